@@ -1,0 +1,2 @@
+//! The load generator.
+fn main() {}

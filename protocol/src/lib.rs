@@ -1,0 +1,3 @@
+//! The RocketMQ remoting protocol.
+#![no_std]
+extern crate alloc;

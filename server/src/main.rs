@@ -1,0 +1,2 @@
+//! The `ringmq` binary.
+fn main() {}
