@@ -1,1 +1,14 @@
-//! The broker and name server.
+//! The broker and name server of RingMQ.
+//!
+//! Start reading at [`thread`]: one data thread with its shards, its connections and its turn. The
+//! requests are in `broker`, one file each; bytes in and answers out in `net`; what crosses threads
+//! in `link`. Everything that is not a message or an offset belongs to [`control`], which runs on a
+//! thread of its own, as does the name server in [`namesrv`].
+//!
+//! The crate turns requests into engine calls and results into responses. It knows nothing of bytes
+//! on disk.
+
+pub mod clock;
+pub mod context;
+pub mod control;
+pub mod namesrv;
