@@ -9,6 +9,8 @@
 //! on disk.
 
 pub mod clock;
+pub mod config;
 pub mod context;
 pub mod control;
+mod link;
 pub mod namesrv;

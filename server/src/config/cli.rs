@@ -1,0 +1,125 @@
+//! The command line.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use clap::{Args, Parser, Subcommand};
+
+use super::{Ack, LogFormat};
+
+/// A message broker and name server for RocketMQ clients.
+///
+/// Without a command, runs a name server and a broker in one process. RUST_LOG sets what is logged,
+/// for example RUST_LOG=ringmq=debug.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "ringmq", version, args_conflicts_with_subcommands = false)]
+pub struct Cli {
+    /// What to run.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags that mean the same everywhere.
+    #[command(flatten)]
+    pub flags: Flags,
+}
+
+/// What to run.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Name server and broker in one process (the default)
+    Standalone,
+    /// A name server only
+    Namesrv,
+    /// A broker only, registered with the given name servers
+    Broker {
+        /// Name servers, separated by semicolons
+        #[arg(short = 'n', long = "namesrv", value_name = "HOST:PORT[;HOST:PORT]")]
+        namesrv: Option<String>,
+    },
+}
+
+/// Flags that mean the same everywhere.
+#[derive(Clone, Debug, Args)]
+pub struct Flags {
+    /// A RocketMQ broker.conf
+    #[arg(short = 'c', long = "config", value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+    /// Folder of the store, made if missing [default: ./ringmq-data]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub data: Option<PathBuf>,
+    /// Where the broker listens [default: 127.0.0.1:10911]
+    #[arg(long, value_name = "ADDR:PORT", global = true)]
+    pub listen: Option<SocketAddr>,
+    /// Where the name server listens
+    #[arg(long, value_name = "ADDR:PORT", global = true, default_value = "127.0.0.1:9876")]
+    pub namesrv_listen: SocketAddr,
+    /// The address that clients are told to dial [default: where the broker listens]
+    #[arg(long, value_name = "HOST[:PORT]", global = true)]
+    pub advertise: Option<String>,
+    /// Shards of a new store
+    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub shards: Option<u32>,
+    /// Threads that serve connections and shards [default: one per shard]
+    #[arg(long, value_name = "N", global = true, value_parser = threads)]
+    pub threads: Option<usize>,
+    /// Block of a new store: auto, 512 or 4096
+    #[arg(long, value_name = "SIZE", global = true, default_value = "auto")]
+    pub block_size: BlockSize,
+    /// What an acknowledgement means
+    #[arg(long, value_enum, global = true, default_value_t)]
+    pub ack: Ack,
+    /// How log lines look
+    #[arg(long, value_enum, global = true, default_value_t)]
+    pub log_format: LogFormat,
+}
+
+/// `auto`, 512 or 4096: `None` or the length in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockSize(pub Option<u32>);
+
+impl FromStr for BlockSize {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self(None)),
+            "512" => Ok(Self(Some(512))),
+            "4096" => Ok(Self(Some(4096))),
+            _ => Err("takes auto, 512 or 4096"),
+        }
+    }
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=1024) => Ok(count),
+        _ => Err("takes 1 to 1024".to_owned()),
+    }
+}
+
+impl Cli {
+    /// The `broker.conf` to read.
+    pub fn config_file(&self) -> Option<&Path> {
+        self.flags.config.as_deref()
+    }
+
+    /// Whether this process runs a broker.
+    pub fn runs_broker(&self) -> bool {
+        !matches!(self.command, Some(Command::Namesrv))
+    }
+
+    /// Whether this process runs a name server.
+    pub fn runs_namesrv(&self) -> bool {
+        !matches!(self.command, Some(Command::Broker { .. }))
+    }
+
+    /// The name servers given to `broker`.
+    pub fn namesrv(&self) -> Option<&str> {
+        match &self.command {
+            Some(Command::Broker { namesrv }) => namesrv.as_deref(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+use clap::Parser;
+
+use super::*;
+
+fn cli(arguments: &[&str]) -> Cli {
+    Cli::try_parse_from([&["ringmq"], arguments].concat()).expect("valid arguments")
+}
+
+fn load(arguments: &[&str], file: &str) -> Result<Config, ConfigError> {
+    Config::build(&cli(arguments), Properties::parse(file))
+}
+
+fn broker_of(arguments: &[&str], file: &str) -> BrokerConfig {
+    load(arguments, file).unwrap().broker.unwrap()
+}
+
+#[track_caller]
+fn check_refused(arguments: &[&str], file: &str, names: &str) {
+    let line = load(arguments, file).unwrap_err().to_string();
+    assert!(line.contains(names), "{line}");
+    assert!(!line.contains('\n'), "one line: {line}");
+}
+
+#[test]
+fn without_arguments_name_server_and_broker_run_on_loopback() {
+    let config = load(&[], "").unwrap();
+    let broker = config.broker.unwrap();
+    assert_eq!(broker.listen, "127.0.0.1:10911".parse().unwrap());
+    assert_eq!(broker.advertise, "127.0.0.1:0".parse().unwrap());
+    assert_eq!(broker.data, PathBuf::from("ringmq-data"));
+    assert_eq!(broker.namesrv_addrs, ["127.0.0.1:9876"]);
+    assert_eq!(broker.limits, Limits::default());
+    assert_eq!(config.namesrv.unwrap().listen, "127.0.0.1:9876".parse().unwrap());
+    assert_eq!(config.notes, [""; 0]);
+}
+
+#[test]
+fn flags_mean_the_same_before_and_after_the_command() {
+    for arguments in [
+        &["--data", "/d", "standalone"][..],
+        &["standalone", "--data", "/d"],
+        &["--data", "/d"],
+        &["broker", "--data", "/d"],
+        &["broker", "-n", "a:1;b:2", "--data", "/d"],
+    ] {
+        assert_eq!(broker_of(arguments, "").data, PathBuf::from("/d"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_flag_beats_the_file_and_the_file_beats_the_default() {
+    let file = "listenPort=20911\nstorePathRootDir = /from/file\nnamesrvAddr: x:1; y:2 ;";
+    let broker = broker_of(&["broker"], file);
+    assert_eq!(broker.listen.port(), 20911);
+    assert_eq!(broker.data, PathBuf::from("/from/file"));
+    assert_eq!(broker.namesrv_addrs, ["x:1", "y:2"]);
+    let broker =
+        broker_of(&["broker", "-n", "z:3", "--listen", "127.0.0.1:1", "--data", "/f"], file);
+    assert_eq!(broker.listen.port(), 1);
+    assert_eq!(broker.data, PathBuf::from("/f"));
+    assert_eq!(broker.namesrv_addrs, ["z:3"]);
+}
+
+#[test]
+fn a_usual_broker_conf_is_read_without_remarks() {
+    let file = "\
+# a comment
+! another
+brokerClusterName=c
+brokerName = broker-a
+brokerId=0
+deleteWhen=04
+fileReservedTime=48
+brokerRole=ASYNC_MASTER
+flushDiskType=SYNC_FLUSH
+messageDelayLevel=1s 5s \\
+  10s
+defaultTopicQueueNums=4
+autoCreateTopicEnable=false
+maxMessageSize=65536
+";
+    let config = load(&["broker"], file).unwrap();
+    assert_eq!(config.notes, [""; 0]);
+    let broker = config.broker.unwrap();
+    assert_eq!((broker.cluster.as_str(), broker.name.as_str()), ("c", "broker-a"));
+    assert_eq!((broker.default_topic_queue_nums, broker.auto_create_topic), (4, false));
+    assert_eq!(broker.message_len_max, 65536);
+}
+
+#[test]
+fn unknown_keys_get_one_line_each() {
+    let config = load(&["broker"], "brokerNmae=x\nsurprise=1").unwrap();
+    assert_eq!(config.notes.len(), 2);
+    assert!(config.notes[0].contains("brokerNmae"), "{:?}", config.notes);
+}
+
+#[test]
+fn asynchronous_flush_is_answered_with_more_than_it_asks_for() {
+    let config = load(&["broker"], "flushDiskType=ASYNC_FLUSH").unwrap();
+    assert_eq!(config.notes.len(), 1);
+    assert!(config.notes[0].contains("acknowledges after a flush"));
+}
+
+#[test]
+fn what_cannot_be_given_is_refused() {
+    check_refused(&["--ack", "buffered"], "", "--ack buffered");
+    check_refused(&["broker"], "aclEnable=true", "aclEnable");
+    check_refused(&["broker"], "brokerRole=SLAVE\nbrokerId=1", "brokerRole=SLAVE");
+    check_refused(&["broker"], "brokerId=1", "brokerId=1");
+    check_refused(&["broker"], "enableDLegerCommitLog=true", "enableDLegerCommitLog");
+    check_refused(&["broker"], "listenPort=70000", "listenPort=70000");
+    check_refused(&["broker"], "longPollingEnable=maybe", "longPollingEnable=maybe");
+    check_refused(&["broker"], "handOverEntries=0", "handOverEntries=0");
+}
+
+#[test]
+fn the_advertised_address_is_an_ipv4_address() {
+    let advertised = |arguments: &[&str], file: &str| broker_of(arguments, file).advertise;
+    assert_eq!(advertised(&["--advertise", "10.1.2.3:99"], ""), "10.1.2.3:99".parse().unwrap());
+    assert_eq!(advertised(&["--advertise", "10.1.2.3"], ""), "10.1.2.3:0".parse().unwrap());
+    assert_eq!(advertised(&["broker"], "brokerIP1=10.1.2.4"), "10.1.2.4:0".parse().unwrap());
+    check_refused(&["--advertise", "host:port"], "", "--advertise host:port");
+}
+
+#[test]
+fn a_broker_for_others_does_not_hide_on_loopback() {
+    let broker = broker_of(&["broker"], "brokerIP1=10.1.2.4\nlistenPort=10911");
+    assert_eq!(broker.listen, "0.0.0.0:10911".parse().unwrap());
+    let broker = broker_of(&["broker"], "brokerIP1=10.1.2.4\nbindAddress=10.1.2.4");
+    assert_eq!(broker.listen, "10.1.2.4:10911".parse().unwrap());
+}
+
+#[test]
+fn the_first_local_address_is_found_in_the_routing_table() {
+    let table = "\
+Local:
+  +-- 0.0.0.0/0 3 0 5
+        |-- 127.0.0.1
+           /32 host LOCAL
+        |-- 172.17.0.0
+           /16 link UNICAST
+        |-- 172.17.0.5
+           /32 host LOCAL
+";
+    assert_eq!(local_v4(table), Some(Ipv4Addr::new(172, 17, 0, 5)));
+    assert_eq!(local_v4("Local:\n |-- 127.0.0.1\n /32 host LOCAL\n"), None);
+}
+
+#[test]
+fn handover_rings_go_down_to_two_entries() {
+    assert_eq!(broker_of(&["broker"], "handOverEntries=2").limits.link_entries, 2);
+}
