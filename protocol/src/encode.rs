@@ -352,6 +352,10 @@ fn push_escape(out: &mut Vec<u8>, byte: u8) {
 /// It always carries `extFields`, even empty: Java producers fail on a send response without.
 /// Should the frame come out longer than peers accept, a short `SYSTEM_ERROR` takes its place, so
 /// that every request still gets an answer.
+///
+/// # Panics
+///
+/// Never: the short answer has a remark of fixed length and no entries.
 pub fn response(
     out: &mut Vec<u8>,
     encoding: Encoding,

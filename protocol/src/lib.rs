@@ -20,11 +20,17 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod batch;
 pub mod codes;
 pub mod command;
 pub mod encode;
 pub mod frame;
 pub mod headers;
+pub mod limits;
 pub mod message_id;
+pub mod names;
+pub mod properties;
+pub mod record;
 mod scan;
+pub mod tags;
 pub mod text;

@@ -162,7 +162,7 @@ impl fmt::Display for Hex {
 /// Decodes hex digits into the front of `out`.
 fn decode_hex<'o>(hex: &str, out: &'o mut [u8]) -> Option<&'o [u8]> {
     let digits = hex.as_bytes();
-    if digits.len() % 2 != 0 || digits.len() > 2 * out.len() {
+    if !digits.len().is_multiple_of(2) || digits.len() > 2 * out.len() {
         return None;
     }
     let value = |digit: u8| char::from(digit).to_digit(16).and_then(|v| u8::try_from(v).ok());

@@ -191,10 +191,11 @@ pub(super) fn scan_object<'a>(
     loop {
         scanner.peek();
         let start = scanner.position();
-        if let Some((key, value)) = json_entry(scanner)? {
-            if rest_from.is_none() && !ext.push(key, value) {
-                rest_from = Some(start);
-            }
+        if let Some((key, value)) = json_entry(scanner)?
+            && rest_from.is_none()
+            && !ext.push(key, value)
+        {
+            rest_from = Some(start);
         }
         if !scanner.take(b',') {
             break;
