@@ -1,1 +1,58 @@
-//! An embeddable log store.
+//! An embeddable storage engine: sharded logs with group commit on `io_uring`, queues and facts.
+//!
+//! A store is a folder with a fixed number of shards. Each shard has a log, and everything else (the
+//! queues, the facts, the position maps) is a view of the log that can be rebuilt from it. A thread
+//! owns a shard and everything of it: nothing on the append path is shared, locked or counted.
+//!
+//! The crate knows nothing of what is in a record: an embedder stores anything that implements
+//! [`Record`], plain bytes included.
+//!
+//! # Files
+//!
+//! ```text
+//! manifest            what the store is: id, shards, segment and block length, format version
+//! lock                held by the process that has the store open
+//! shard-N/*.log       segments of the log, named by their ordinal in hexadecimal
+//! shard-N/queues.idx  blocks of queue entries
+//! shard-N/checkpoint  the views as of one group
+//! shard-N/epoch       the number of the shard's newest life
+//! ```
+//!
+//! Every integer is big-endian, every checksum is CRC-32C. The layouts, byte by byte:
+//!
+#![doc = include_str!("../format/manifest.md")]
+#![doc = include_str!("../format/group.md")]
+#![doc = include_str!("../format/payload.md")]
+#![doc = include_str!("../format/index_block.md")]
+#![doc = include_str!("../format/checkpoint.md")]
+
+mod driver;
+mod error;
+mod format;
+mod layout;
+mod mem;
+mod op;
+mod record;
+mod recovery;
+mod shard;
+mod store;
+mod units;
+mod view;
+
+pub use driver::ring::RingShard;
+#[cfg(any(test, feature = "sim"))]
+pub use driver::sim;
+pub use error::{AppendError, OpenError, ReadError};
+pub use layout::{Geometry, shard_of};
+pub use mem::RecordSlice;
+pub use op::{Completion, FileId, Op, OpId, ReadBuffer};
+pub use record::{Record, Stamp};
+pub use recovery::RecoveryReport;
+pub use shard::{
+    Appended, CommitBy, ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, Shard, ShardLimits,
+    ShardStats, StoreTime,
+};
+pub use store::{OpenStore, Store, StoreGuard, StoreOptions};
+pub use units::{EpochMillis, LogOffset, QueueOffset, Sequence};
+pub use view::QueueNo;
+pub use view::queue::TagFilter;

@@ -1,0 +1,199 @@
+//! The files of one shard: names, flags, locks, and how much of a segment is prepared.
+//!
+//! ```text
+//! shard-0/0000000000000000.log   a segment, named by its ordinal in hexadecimal
+//! shard-0/queues.idx             blocks of queue entries
+//! shard-0/checkpoint             the views as of one group
+//! shard-0/epoch                  the epoch of the newest life: magic 8, store id 16, epoch 8, checksum 4
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom};
+
+use crate::error::OpenError;
+use crate::format::bytes::{Put, Reader};
+use crate::layout::Geometry;
+use crate::recovery::LogSource;
+
+pub(crate) const INDEX_NAME: &str = "queues.idx";
+pub(crate) const CHECKPOINT_NAME: &str = "checkpoint";
+const EPOCH_NAME: &str = "epoch";
+const EPOCH_MAGIC: u64 = u64::from_be_bytes(*b"RINGMQEP");
+
+pub(crate) fn segment_name(ordinal: u64) -> String {
+    format!("{ordinal:016x}.log")
+}
+
+fn ordinal_of(name: &str) -> Option<u64> {
+    let hex = name.strip_suffix(".log").filter(|hex| hex.len() == 16)?;
+    u64::from_str_radix(hex, 16).ok()
+}
+
+/// How files are opened for data: direct and durable on completion, or, where the file system
+/// refuses direct writes, through the page cache with a data sync.
+pub(crate) fn data_flags(direct: bool) -> OFlags {
+    let flags = OFlags::RDWR | OFlags::DSYNC | OFlags::CLOEXEC;
+    if direct { flags | OFlags::DIRECT } else { flags }
+}
+
+pub(crate) fn io_error(doing: &'static str, path: &Path, source: io::Error) -> OpenError {
+    OpenError::Io { doing, path: path.to_owned(), source }
+}
+
+/// Takes an exclusive lock, waiting up to ten seconds: the writes of a killed process go on for a
+/// moment after its exit, and its locks end with them.
+pub(crate) fn lock(file: impl AsFd, store: &Path) -> Result<(), OpenError> {
+    const TRIES: u32 = 500;
+    const PAUSE: Duration = Duration::from_millis(20);
+    for _ in 0..TRIES {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) => pause(PAUSE),
+            Err(cause) => return Err(io_error("lock", store, cause.into())),
+        }
+    }
+    Err(OpenError::Held(store.to_owned()))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no event tells that another process let go of a lock"
+)]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Replaces a small file atomically and durably.
+pub(crate) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temporary = dir.join(format!("{name}.new"));
+    let file = File::create(&temporary)?;
+    file.write_all_at(bytes, 0)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, dir.join(name))?;
+    File::open(dir)?.sync_all()
+}
+
+/// The open files of a shard.
+pub(crate) struct ShardFiles {
+    pub(crate) dir: PathBuf,
+    pub(crate) direct: bool,
+    pub(crate) index: OwnedFd,
+    pub(crate) segments: BTreeMap<u64, OwnedFd>,
+    segment_len: u64,
+}
+
+impl ShardFiles {
+    /// Opens and locks every file of the shard; creates what a new shard needs.
+    pub(crate) fn open(store: &Path, geometry: &Geometry, direct: bool) -> Result<Self, OpenError> {
+        let dir = store.join(format!("shard-{}", geometry.shard()));
+        std::fs::create_dir_all(&dir).map_err(|cause| io_error("create", &dir, cause))?;
+        let index_path = dir.join(INDEX_NAME);
+        let index = rustix::fs::open(
+            &index_path,
+            data_flags(direct) | OFlags::CREATE,
+            Mode::from_raw_mode(0o644),
+        )
+        .map_err(|cause| io_error("open", &index_path, cause.into()))?;
+        lock(&index, store)?;
+        let mut files = Self {
+            dir,
+            direct,
+            index,
+            segments: BTreeMap::new(),
+            segment_len: geometry.segment_len(),
+        };
+        files.open_segments(store)?;
+        Ok(files)
+    }
+
+    fn open_segments(&mut self, store: &Path) -> Result<(), OpenError> {
+        let failed = |cause| io_error("read", &self.dir, cause);
+        for entry in std::fs::read_dir(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let Some(ordinal) = entry.file_name().to_str().and_then(ordinal_of) else { continue };
+            let path = entry.path();
+            let file = rustix::fs::open(&path, data_flags(self.direct), Mode::empty())
+                .map_err(|cause| io_error("open", &path, cause.into()))?;
+            lock(&file, store)?;
+            let len = rustix::fs::fstat(&file)
+                .map_err(|cause| io_error("read", &path, cause.into()))?
+                .st_size;
+            // A segment whose creation was cut short holds nothing yet.
+            if u64::try_from(len).is_ok_and(|len| len == self.segment_len) {
+                self.segments.insert(ordinal, file);
+            } else {
+                std::fs::remove_file(&path).map_err(|cause| io_error("remove", &path, cause))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn checkpoint(&self) -> io::Result<Option<Vec<u8>>> {
+        match std::fs::read(self.dir.join(CHECKPOINT_NAME)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// Bytes of each segment that are zeroed or written: the first hole ends them, since space
+    /// that is only reserved counts as one.
+    pub(crate) fn prepared(&self) -> Vec<(u64, u64)> {
+        let prepared = |file: &OwnedFd| rustix::fs::seek(file, SeekFrom::Hole(0)).unwrap_or(0);
+        self.segments.iter().map(|(&ordinal, file)| (ordinal, prepared(file))).collect()
+    }
+
+    pub(crate) fn last_epoch(&self, store: u128) -> io::Result<u64> {
+        let bytes = match std::fs::read(self.dir.join(EPOCH_NAME)) {
+            Ok(bytes) => bytes,
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(cause) => return Err(cause),
+        };
+        parse_epoch(&bytes, store)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the epoch file is damaged"))
+    }
+
+    pub(crate) fn store_epoch(&self, store: u128, epoch: u64) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        bytes.put_u64(EPOCH_MAGIC);
+        bytes.put_u128(store);
+        bytes.put_u64(epoch);
+        bytes.put_u32(crc32c::crc32c(&bytes));
+        replace(&self.dir, EPOCH_NAME, &bytes)
+    }
+}
+
+fn parse_epoch(bytes: &[u8], store: u128) -> Option<u64> {
+    let mut fields = Reader::new(bytes);
+    let ours = fields.u64()? == EPOCH_MAGIC && fields.u128()? == store;
+    let epoch = fields.u64()?;
+    let sound = fields.u32()? == crc32c::crc32c(bytes.get(..32)?);
+    (ours && sound).then_some(epoch)
+}
+
+impl LogSource for ShardFiles {
+    fn ordinals(&self) -> Vec<u64> {
+        self.segments.keys().copied().collect()
+    }
+
+    fn read(&mut self, ordinal: u64, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+        let Some(file) = self.segments.get(&ordinal) else { return Ok(0) };
+        let mut done = 0;
+        while let Some(rest) = dst.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pread(file, rest, at + crate::units::wide(done)) {
+                Ok(0) => break,
+                Ok(len) => done += len,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(cause) => return Err(cause.into()),
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,503 @@
+//! The real driver: a shard's operations on an `io_uring` of its own.
+//!
+//! The ring is made for a thread that also does other things: its completions are announced
+//! through an eventfd, and [`RingShard::turn`] never blocks. Files and the tail's memory are
+//! registered with the kernel where it allows that; where locked memory is limited, writes go on
+//! from unregistered memory.
+#![expect(unsafe_code, reason = "the kernel reads and writes memory that operations own")]
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use slab::Slab;
+
+use super::files::{CHECKPOINT_NAME, ShardFiles, data_flags, segment_name};
+use crate::mem::{RecordSlice, Region};
+use crate::op::{Completion, FileId, Op, OpId, ReadBuffer};
+use crate::shard::Shard;
+use crate::units::{EpochMillis, index, narrow, wide};
+
+const ENTRIES: u32 = 256;
+/// Operations that the ring holds at once; further ones wait in the driver.
+const JOBS_MAX: usize = 128;
+/// Segments that can be registered; more are used by their descriptors.
+const FIXED_FILES: u32 = 1024;
+
+/// An operation under way. The memory that the kernel uses is owned here until its completion.
+enum Job {
+    Write { id: OpId, file: FileId, at: u64, data: RecordSlice, done: usize },
+    Read { id: OpId, file: FileId, at: u64, len: usize, done: usize, buffer: ReadBuffer },
+    Create { id: OpId, ordinal: u64, len: u64, path: CString, step: CreateStep },
+    Checkpoint { id: OpId, bytes: Vec<u8>, done: usize, paths: (CString, CString), step: SaveStep },
+}
+
+enum CreateStep {
+    Open,
+    Allocate(OwnedFd),
+    Sync(OwnedFd),
+    SyncDir(OwnedFd),
+}
+
+enum SaveStep {
+    Open,
+    Write(OwnedFd),
+    Sync(OwnedFd),
+    Rename,
+    SyncDir,
+}
+
+/// What became of one completion.
+enum Progress {
+    /// The job needs another entry.
+    Again(Job),
+    Done(Completion),
+}
+
+struct OpenFile {
+    fd: OwnedFd,
+    fixed: Option<u32>,
+}
+
+struct RingDriver {
+    ring: IoUring,
+    event: OwnedFd,
+    dir: OwnedFd,
+    files: ShardFiles,
+    open: HashMap<FileId, OpenFile>,
+    next_fixed: u32,
+    fixed_files: bool,
+    region: Arc<Region>,
+    fixed_memory: bool,
+    jobs: Slab<Job>,
+    waiting: VecDeque<Job>,
+}
+
+/// A shard together with its ring, owned by one thread at a time.
+pub struct RingShard {
+    shard: Shard,
+    driver: RingDriver,
+}
+
+impl RingDriver {
+    fn new(mut files: ShardFiles, region: Arc<Region>) -> io::Result<Self> {
+        let ring = IoUring::builder().setup_coop_taskrun().setup_clamp().build(ENTRIES)?;
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let event = rustix::event::eventfd(0, flags)?;
+        ring.submitter().register_eventfd(event.as_raw_fd())?;
+        let fixed_files = ring.submitter().register_files_sparse(FIXED_FILES).is_ok();
+        // SAFETY: the region lives as long as the driver, which drains the ring before it drops
+        // its fields, so the kernel never uses the registration behind the memory's back.
+        let registered = unsafe { ring.submitter().register_buffers(&[iovec(&region)]) };
+        if let Err(cause) = &registered {
+            tracing::info!(%cause, "log memory is not registered with the kernel; writing goes on without");
+        }
+        let dir = OwnedFd::from(std::fs::File::open(&files.dir)?);
+        let segments = std::mem::take(&mut files.segments);
+        let index = files.index.try_clone()?;
+        let mut driver = Self {
+            ring,
+            event,
+            dir,
+            files,
+            open: HashMap::new(),
+            next_fixed: 0,
+            fixed_files,
+            region,
+            fixed_memory: registered.is_ok(),
+            jobs: Slab::new(),
+            waiting: VecDeque::new(),
+        };
+        driver.add_file(FileId::Index, index);
+        for (ordinal, fd) in segments {
+            driver.add_file(FileId::Segment(ordinal), fd);
+        }
+        Ok(driver)
+    }
+
+    fn add_file(&mut self, id: FileId, fd: OwnedFd) {
+        let slot = self.next_fixed;
+        let fixed = self.fixed_files
+            && slot < FIXED_FILES
+            && self.ring.submitter().register_files_update(slot, &[fd.as_raw_fd()]).is_ok();
+        self.next_fixed += u32::from(fixed);
+        self.open.insert(id, OpenFile { fd, fixed: fixed.then_some(slot) });
+    }
+
+    fn start(&mut self, op: Op) {
+        let job = match op {
+            Op::Write { id, file, at, data } => Job::Write { id, file, at, data, done: 0 },
+            Op::Read { id, file, at, len, buffer } => {
+                Job::Read { id, file, at, len, done: 0, buffer }
+            }
+            Op::CreateSegment { id, ordinal, len } => {
+                let path = self.path(&segment_name(ordinal));
+                Job::Create { id, ordinal, len, path, step: CreateStep::Open }
+            }
+            Op::ReplaceCheckpoint { id, bytes } => {
+                let new = self.path(&format!("{CHECKPOINT_NAME}.new"));
+                let paths = (new, self.path(CHECKPOINT_NAME));
+                Job::Checkpoint { id, bytes, done: 0, paths, step: SaveStep::Open }
+            }
+        };
+        self.waiting.push_back(job);
+    }
+
+    fn path(&self, name: &str) -> CString {
+        CString::new(self.files.dir.join(name).as_os_str().as_bytes())
+            .expect("an open folder's path has no zero byte")
+    }
+
+    /// Puts waiting jobs on the ring as far as it has room.
+    fn submit(&mut self) -> io::Result<()> {
+        while self.jobs.len() < JOBS_MAX {
+            let Some(job) = self.waiting.pop_front() else { break };
+            self.push(job)?;
+        }
+        if self.ring.submission().is_empty() {
+            return Ok(());
+        }
+        retry(|| self.ring.submit()).map(drop)
+    }
+
+    fn push(&mut self, job: Job) -> io::Result<()> {
+        let key = self.jobs.insert(job);
+        let entry = self.entry(key).user_data(wide(key));
+        loop {
+            // SAFETY: the memory, paths and descriptors that the entry names are owned by the job
+            // in slot `key` (or by the driver, for files and the folder). Only `reap` takes a job
+            // out, after its completion; `drop` waits for all completions before fields go.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            if pushed.is_ok() {
+                return Ok(());
+            }
+            retry(|| self.ring.submit())?;
+        }
+    }
+
+    fn entry(&mut self, key: usize) -> squeue::Entry {
+        let open = &self.open;
+        let dir = Fd(self.dir.as_raw_fd());
+        match self.jobs.get_mut(key).expect("inserted by the caller") {
+            Job::Write { file, at, data, done, .. } => {
+                let rest = data.get(*done..).unwrap_or_default();
+                let (ptr, len, at) = (rest.as_ptr(), narrow(rest.len()), *at + wide(*done));
+                let start = self.region.start() as usize;
+                let inside = (start..start + self.region.len()).contains(&(ptr as usize));
+                match open.get(file) {
+                    Some(OpenFile { fixed: Some(slot), .. }) if inside && self.fixed_memory => {
+                        opcode::WriteFixed::new(Fixed(*slot), ptr, len, 0).offset(at).build()
+                    }
+                    Some(OpenFile { fixed: Some(slot), .. }) => {
+                        opcode::Write::new(Fixed(*slot), ptr, len).offset(at).build()
+                    }
+                    file => opcode::Write::new(Fd(raw(file)), ptr, len).offset(at).build(),
+                }
+            }
+            Job::Read { file, at, len, done, buffer, .. } => {
+                // SAFETY: `done <= len`, and the buffer was made with room for `len` bytes.
+                let ptr = unsafe { buffer.0.raw().add(*done) };
+                let (len, at) = (narrow(*len - *done), *at + wide(*done));
+                match open.get(file) {
+                    Some(OpenFile { fixed: Some(slot), .. }) => {
+                        opcode::Read::new(Fixed(*slot), ptr, len).offset(at).build()
+                    }
+                    file => opcode::Read::new(Fd(raw(file)), ptr, len).offset(at).build(),
+                }
+            }
+            Job::Create { path, len, step, .. } => match step {
+                CreateStep::Open => {
+                    let flags = data_flags(self.files.direct) | rustix::fs::OFlags::CREATE;
+                    open_entry(path, flags)
+                }
+                CreateStep::Allocate(fd) => {
+                    opcode::Fallocate::new(Fd(fd.as_raw_fd()), *len).build()
+                }
+                CreateStep::Sync(fd) => opcode::Fsync::new(Fd(fd.as_raw_fd())).build(),
+                CreateStep::SyncDir(_) => opcode::Fsync::new(dir).build(),
+            },
+            Job::Checkpoint { bytes, done, paths, step, .. } => match step {
+                SaveStep::Open => {
+                    let flags = rustix::fs::OFlags::WRONLY
+                        | rustix::fs::OFlags::CREATE
+                        | rustix::fs::OFlags::TRUNC
+                        | rustix::fs::OFlags::CLOEXEC;
+                    open_entry(&paths.0, flags)
+                }
+                SaveStep::Write(fd) => {
+                    let rest = bytes.get(*done..).unwrap_or_default();
+                    let len = narrow(rest.len().min(1 << 30));
+                    let fd = Fd(fd.as_raw_fd());
+                    opcode::Write::new(fd, rest.as_ptr(), len).offset(wide(*done)).build()
+                }
+                SaveStep::Sync(fd) => opcode::Fsync::new(Fd(fd.as_raw_fd())).build(),
+                SaveStep::Rename => {
+                    let at = Fd(rustix::fs::CWD.as_raw_fd());
+                    opcode::RenameAt::new(at, paths.0.as_ptr(), at, paths.1.as_ptr()).build()
+                }
+                SaveStep::SyncDir => opcode::Fsync::new(dir).build(),
+            },
+        }
+    }
+
+    /// Takes every completion that is there and gives finished operations to `done`.
+    fn reap(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        loop {
+            let entries: Vec<cqueue::Entry> = self.ring.completion().collect();
+            if entries.is_empty() {
+                return Ok(());
+            }
+            for entry in entries {
+                let key = index(entry.user_data());
+                let Some(job) = self.jobs.try_remove(key) else { continue };
+                match self.advance(job, entry.result()) {
+                    Progress::Again(job) => self.push(job)?,
+                    Progress::Done(completion) => done.push(completion),
+                }
+            }
+        }
+    }
+
+    fn advance(&mut self, job: Job, result: i32) -> Progress {
+        let transient =
+            [rustix::io::Errno::INTR, rustix::io::Errno::AGAIN].map(|errno| -errno.raw_os_error());
+        if transient.contains(&result) {
+            return Progress::Again(job);
+        }
+        let result = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+        match job {
+            Job::Write { id, file, at, data, done } => match result {
+                Ok(0) => finish(id, Err(io::ErrorKind::WriteZero.into())),
+                Ok(len) if done + len < data.len() => {
+                    // A short write leaves the rest aligned to the block, or it is written again.
+                    let done = (done + len) / 512 * 512;
+                    Progress::Again(Job::Write { id, file, at, data, done })
+                }
+                Ok(_) => finish(id, Ok(data.len())),
+                Err(cause) => finish(id, Err(cause)),
+            },
+            Job::Read { id, file, at, len, done, buffer } => match result {
+                Ok(more) if more > 0 && done + more < len && more % 512 == 0 => {
+                    let done = done + more;
+                    Progress::Again(Job::Read { id, file, at, len, done, buffer })
+                }
+                result => {
+                    let result = result.map(|more| done + more);
+                    Progress::Done(Completion { id, result, buffer: Some(buffer) })
+                }
+            },
+            Job::Create { id, ordinal, len, path, step } => match result {
+                Ok(value) => self.created(id, ordinal, len, path, step, value),
+                Err(cause) => {
+                    // What was made so far is of no use; a later attempt starts over.
+                    let _ = std::fs::remove_file(self.files.dir.join(segment_name(ordinal)));
+                    finish(id, Err(cause))
+                }
+            },
+            Job::Checkpoint { id, bytes, done, paths, step } => match result {
+                Ok(value) => saved(id, bytes, done, paths, step, value),
+                Err(cause) => finish(id, Err(cause)),
+            },
+        }
+    }
+
+    fn created(
+        &mut self,
+        id: OpId,
+        ordinal: u64,
+        len: u64,
+        path: CString,
+        step: CreateStep,
+        value: usize,
+    ) -> Progress {
+        let step = match step {
+            CreateStep::Open => {
+                let fd = own(value);
+                let flag = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+                if let Err(cause) = rustix::fs::flock(&fd, flag) {
+                    return finish(id, Err(cause.into()));
+                }
+                CreateStep::Allocate(fd)
+            }
+            CreateStep::Allocate(fd) => CreateStep::Sync(fd),
+            CreateStep::Sync(fd) => CreateStep::SyncDir(fd),
+            CreateStep::SyncDir(fd) => {
+                self.add_file(FileId::Segment(ordinal), fd);
+                return finish(id, Ok(0));
+            }
+        };
+        Progress::Again(Job::Create { id, ordinal, len, path, step })
+    }
+
+    /// Waits until the ring holds nothing any more.
+    fn drain(&mut self) {
+        self.waiting.clear();
+        while !self.jobs.is_empty() {
+            let waited = retry(|| self.ring.submit_and_wait(1));
+            let entries: Vec<cqueue::Entry> = self.ring.completion().collect();
+            for entry in entries {
+                self.jobs.try_remove(index(entry.user_data()));
+            }
+            if waited.is_err() {
+                // Without the ring nothing tells when the kernel is done with the memory.
+                std::mem::forget(std::mem::take(&mut self.jobs));
+                std::mem::forget(Arc::clone(&self.region));
+            }
+        }
+    }
+}
+
+impl Drop for RingDriver {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
+fn iovec(region: &Region) -> libc::iovec {
+    libc::iovec { iov_base: region.start().cast(), iov_len: region.len() }
+}
+
+fn raw(file: Option<&OpenFile>) -> RawFd {
+    // An unknown file gives EBADF in the completion, which the shard reports.
+    file.map_or(-1, |file| file.fd.as_raw_fd())
+}
+
+fn own(value: usize) -> OwnedFd {
+    let fd = RawFd::try_from(value).expect("the kernel gave a descriptor");
+    // SAFETY: the completion of an open operation gives a new descriptor that nobody else owns.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn open_entry(path: &CString, flags: rustix::fs::OFlags) -> squeue::Entry {
+    opcode::OpenAt::new(Fd(rustix::fs::CWD.as_raw_fd()), path.as_ptr())
+        .flags(flags.bits().cast_signed())
+        .mode(0o644)
+        .build()
+}
+
+fn saved(
+    id: OpId,
+    bytes: Vec<u8>,
+    done: usize,
+    paths: (CString, CString),
+    step: SaveStep,
+    value: usize,
+) -> Progress {
+    let (step, done) = match step {
+        SaveStep::Open => (SaveStep::Write(own(value)), done),
+        SaveStep::Write(_) if value == 0 => {
+            return finish(id, Err(io::ErrorKind::WriteZero.into()));
+        }
+        SaveStep::Write(fd) if done + value < bytes.len() => (SaveStep::Write(fd), done + value),
+        SaveStep::Write(fd) => (SaveStep::Sync(fd), bytes.len()),
+        SaveStep::Sync(_) => (SaveStep::Rename, done),
+        SaveStep::Rename => (SaveStep::SyncDir, done),
+        SaveStep::SyncDir => return finish(id, Ok(bytes.len())),
+    };
+    Progress::Again(Job::Checkpoint { id, bytes, done, paths, step })
+}
+
+fn finish(id: OpId, result: io::Result<usize>) -> Progress {
+    Progress::Done(Completion { id, result, buffer: None })
+}
+
+/// Repeats a call that a signal interrupted, or that the kernel wants to be tried again.
+fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            // Too many completions wait to be taken: the caller's next turn takes them.
+            Err(cause) if cause.raw_os_error() == Some(libc::EBUSY) => return Ok(0),
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            result => return result,
+        }
+    }
+}
+
+impl RingShard {
+    pub(crate) fn new(shard: Shard, files: ShardFiles, region: Arc<Region>) -> io::Result<Self> {
+        Ok(Self { shard, driver: RingDriver::new(files, region)? })
+    }
+
+    /// The shard itself.
+    pub fn shard(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
+
+    /// Becomes readable when completions wait for a [`turn`](Self::turn). Read it before the turn.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.driver.event.as_fd()
+    }
+
+    /// Takes completions, closes the open group if the device has a slot for it, and submits what
+    /// the shard wants. Never blocks. Call it when no more input is waiting.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, when the ring itself fails; the shard cannot go on then.
+    pub fn turn(&mut self, now: EpochMillis) -> io::Result<()> {
+        let mut done = Vec::new();
+        self.driver.reap(&mut done)?;
+        for completion in done {
+            self.shard.complete(completion, now);
+        }
+        self.shard.input_drained(now);
+        self.submit()
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        while let Some(op) = self.shard.next_op() {
+            self.driver.start(op);
+        }
+        self.driver.submit()
+    }
+
+    /// As [`turn`](Self::turn), but first waits for a completion, at most for `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`turn`](Self::turn).
+    pub fn turn_blocking(&mut self, now: EpochMillis, timeout: Duration) -> io::Result<()> {
+        self.shard.input_drained(now);
+        self.submit()?;
+        if !self.driver.jobs.is_empty() {
+            let time = Timespec::from(timeout);
+            let args = SubmitArgs::new().timespec(&time);
+            match self.driver.ring.submitter().submit_with_args(1, &args) {
+                Err(cause)
+                    if cause.raw_os_error() == Some(libc::ETIME)
+                        || cause.kind() == io::ErrorKind::Interrupted => {}
+                result => drop(result?),
+            }
+        }
+        self.turn(now)
+    }
+
+    /// Writes everything that was appended, then a checkpoint, and closes the files. `now` gives
+    /// the time. Blocks until it is done.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, or why the shard was poisoned. What was acknowledged is safe all the same.
+    pub fn close(mut self, now: impl Fn() -> EpochMillis) -> io::Result<()> {
+        const WAIT: Duration = Duration::from_millis(50);
+        loop {
+            // A refusal means that the tail is full: the next completion makes room.
+            let _ = self.shard.flush_staged(now());
+            self.shard.start_checkpoint(now());
+            if let Some(cause) = self.shard.poisoned() {
+                return Err(io::Error::other(cause.to_owned()));
+            }
+            if self.shard.is_closable() {
+                return Ok(());
+            }
+            self.turn_blocking(now(), WAIT)?;
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Where things are: shards of queues, segments of positions.
+
+use crate::format::manifest::Manifest;
+use crate::units::{LogOffset, index, wide};
+
+/// Which shard a queue belongs to: `(hash(topic) + queue id) mod shards`, so that the queues of
+/// one topic differ by at most one per shard. The hash is FNV-1a (32 bits), named in the manifest.
+///
+/// # Panics
+///
+/// When `shards` is 0.
+pub fn shard_of(topic: &[u8], queue_id: u32, shards: u32) -> u32 {
+    assert!(shards > 0, "a store has at least one shard");
+    let hash = topic
+        .iter()
+        .fold(0x811C_9DC5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash.wrapping_add(queue_id) % shards
+}
+
+/// The numbers that turn positions into places of one shard and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    store: u128,
+    shards: u32,
+    shard: u32,
+    segment_len: u64,
+    block_len: u32,
+}
+
+/// A place in a shard's log: the segment's ordinal and a byte in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) ordinal: u64,
+    pub(crate) byte: u64,
+}
+
+impl Geometry {
+    pub(crate) fn new(manifest: &Manifest, shard: u32) -> Self {
+        assert!(shard < manifest.shards, "shard {shard} of {}", manifest.shards);
+        Self {
+            store: manifest.store,
+            shards: manifest.shards,
+            shard,
+            segment_len: manifest.segment_len,
+            block_len: manifest.block_len,
+        }
+    }
+
+    pub(crate) fn store(&self) -> u128 {
+        self.store
+    }
+
+    /// Number of this shard.
+    pub fn shard(&self) -> u32 {
+        self.shard
+    }
+
+    /// Bytes of a segment.
+    pub fn segment_len(&self) -> u64 {
+        self.segment_len
+    }
+
+    /// Bytes of a block: groups start at its multiples.
+    pub fn block_len(&self) -> usize {
+        index(u64::from(self.block_len))
+    }
+
+    /// The position of a place. `None` when a signed 64-bit number cannot carry it.
+    pub(crate) fn position(&self, place: Place) -> Option<LogOffset> {
+        let segment = place
+            .ordinal
+            .checked_mul(u64::from(self.shards))?
+            .checked_add(u64::from(self.shard))?
+            .checked_mul(self.segment_len)?;
+        LogOffset::new(i64::try_from(segment.checked_add(place.byte)?).ok()?)
+    }
+
+    /// The place of a position; `None` when it lies on another shard.
+    pub(crate) fn place(&self, position: LogOffset) -> Option<Place> {
+        let bytes = u64::try_from(position.get()).ok()?;
+        let segment = bytes / self.segment_len;
+        let shards = u64::from(self.shards);
+        (segment % shards == u64::from(self.shard))
+            .then(|| Place { ordinal: segment / shards, byte: bytes % self.segment_len })
+    }
+
+    pub(crate) fn shard_of_position(&self, position: LogOffset) -> u32 {
+        let bytes = u64::try_from(position.get()).unwrap_or(0);
+        let shard = (bytes / self.segment_len) % u64::from(self.shards);
+        u32::try_from(shard).expect("a remainder of a 32-bit divisor")
+    }
+
+    /// The first block boundary at or behind `len`.
+    pub(crate) fn padded(&self, len: usize) -> usize {
+        len.next_multiple_of(self.block_len())
+    }
+
+    /// The longest group that fits a segment.
+    pub(crate) fn group_len_max(&self) -> usize {
+        index(self.segment_len)
+    }
+}
+
+/// How many bytes of a segment one step of its group map covers.
+const MAP_STEP: u64 = 256 * 1024;
+
+/// For every 256 KiB of a segment: where the group starts that covers this boundary. A reader
+/// that knows only a record's position starts at the map and follows group headers from there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupMap {
+    starts: Vec<u32>,
+}
+
+impl GroupMap {
+    /// Notes a group at `byte` of the segment. Groups come in order.
+    pub(crate) fn note(&mut self, byte: u64, padded_len: usize) {
+        let end = byte + wide(padded_len);
+        while wide(self.starts.len()) * MAP_STEP < end {
+            self.starts.push(u32::try_from(byte).expect("segments are shorter than 4 GiB"));
+        }
+    }
+
+    /// Where to start walking to reach `byte`.
+    pub(crate) fn start_before(&self, byte: u64) -> Option<u64> {
+        self.starts.get(index(byte / MAP_STEP)).map(|&start| u64::from(start))
+    }
+
+    /// Forgets what lies at or behind `byte`, where the log has been cut.
+    pub(crate) fn cut(&mut self, byte: u64) {
+        self.starts.retain(|&start| u64::from(start) < byte);
+        // A group before the cut may have covered boundaries only up to its own end.
+        self.starts.truncate(index(byte.div_ceil(MAP_STEP)));
+    }
+
+    pub(crate) fn starts(&self) -> &[u32] {
+        &self.starts
+    }
+
+    pub(crate) fn from_starts(starts: Vec<u32>) -> Self {
+        Self { starts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_dense_over_shards_and_turn_back_into_places() {
+        let manifest =
+            Manifest { store: 1, shards: 3, segment_len: 1 << 20, block_len: 512, created_ms: 0 };
+        let mut all = Vec::new();
+        for shard in 0..3 {
+            let geometry = Geometry::new(&manifest, shard);
+            for ordinal in 0..4 {
+                let place = Place { ordinal, byte: 512 };
+                let position = geometry.position(place).unwrap();
+                assert_eq!(geometry.place(position), Some(place));
+                assert_eq!(geometry.shard_of_position(position), shard);
+                all.push(position.get());
+            }
+        }
+        all.sort_unstable();
+        assert_eq!(all, (0..12).map(|n| (n << 20) + 512).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_position_that_no_client_could_carry_is_refused() {
+        let manifest =
+            Manifest { store: 1, shards: 1, segment_len: 1 << 28, block_len: 512, created_ms: 0 };
+        let geometry = Geometry::new(&manifest, 0);
+        assert!(geometry.position(Place { ordinal: u64::MAX >> 20, byte: 0 }).is_none());
+    }
+
+    #[test]
+    fn the_queues_of_a_topic_spread_evenly() {
+        for shards in 1..=5 {
+            let mut counts = [0; 5];
+            for queue in 0..8 {
+                counts[shard_of(b"TopicTest", queue, shards) as usize] += 1;
+            }
+            let used = &counts[..shards as usize];
+            assert!(used.iter().max().unwrap() - used.iter().min().unwrap() <= 1, "{used:?}");
+        }
+    }
+
+    #[test]
+    fn the_group_map_leads_to_a_start_at_or_before_every_byte() {
+        let mut map = GroupMap::default();
+        let mut starts = Vec::new();
+        let mut byte = 0;
+        for n in 0..400 {
+            let len = 512 * (1 + (n * 7) % 900);
+            map.note(byte, index(len));
+            starts.push((byte, byte + len));
+            byte += len;
+        }
+        for &(start, end) in &starts {
+            for probe in [start, end - 1] {
+                let from = map.start_before(probe).unwrap();
+                assert!(from <= probe);
+                assert!(starts.iter().any(|&(start, _)| start == from));
+                assert!(probe - from < MAP_STEP + 512 * 900);
+            }
+        }
+    }
+}

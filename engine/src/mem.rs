@@ -1,0 +1,231 @@
+//! Aligned memory that the kernel, the shard and its readers share.
+//!
+//! A [`Chunk`] is filled from the front: its one [`ChunkTail`] may write the part behind the
+//! frozen prefix, and every [`RecordSlice`] sees only frozen bytes, which nobody writes again while
+//! a slice of the chunk exists. So an append needs no lock and a reader no copy.
+#![expect(unsafe_code, reason = "memory written by its one owner while others read its prefix")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Enough for direct I/O on every device and for whole pages.
+const ALIGN: usize = 4096;
+
+/// One allocation, cut into chunks. The ring can register it as a whole.
+pub(crate) struct Region {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the region is plain memory without thread affinity. Who may touch which part of it is
+// settled by `ChunkTail` (the unique writer) and `RecordSlice` (readers of frozen bytes).
+unsafe impl Send for Region {}
+// SAFETY: as above; the region itself offers no access to its bytes.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub(crate) fn new(len: usize) -> Arc<Self> {
+        let len = len.next_multiple_of(ALIGN).max(ALIGN);
+        let layout = Layout::from_size_align(len, ALIGN).expect("budgets are far below isize::MAX");
+        // SAFETY: the layout has a size above zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Arc::new(Self { start, len })
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let layout = Layout::from_size_align(self.len, ALIGN).expect("checked when allocated");
+        // SAFETY: allocated in `new` with this layout; chunks hold the region, so none is left.
+        unsafe { dealloc(self.start.as_ptr(), layout) }
+    }
+}
+
+/// A part of a region that is filled and recycled as a whole.
+pub(crate) struct Chunk {
+    region: Arc<Region>,
+    start: usize,
+    len: usize,
+}
+
+impl Chunk {
+    fn ptr(&self, at: usize) -> *mut u8 {
+        // SAFETY: `start + at` lies in the region: `cut` made the chunk from a range of it, and
+        // callers pass `at <= self.len`.
+        unsafe { self.region.start().add(self.start + at) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// The only handle that may write a chunk: to the part behind its frozen prefix.
+pub(crate) struct ChunkTail {
+    chunk: Arc<Chunk>,
+    frozen: usize,
+}
+
+impl ChunkTail {
+    /// A chunk of its own region, for what does not fit the pool.
+    pub(crate) fn alone(len: usize) -> Self {
+        let region = Region::new(len);
+        let len = region.len();
+        Self { chunk: Arc::new(Chunk { region, start: 0, len }), frozen: 0 }
+    }
+
+    /// Cuts a fresh region into chunks of `len` bytes.
+    pub(crate) fn cut(region: &Arc<Region>, len: usize) -> Vec<Self> {
+        assert_eq!(len % ALIGN, 0, "chunks are whole pages");
+        assert_eq!(Arc::strong_count(region), 1, "a region is cut once, before it is shared");
+        (0..region.len() / len)
+            .map(|n| Chunk { region: Arc::clone(region), start: n * len, len })
+            .map(|chunk| Self { chunk: Arc::new(chunk), frozen: 0 })
+            .collect()
+    }
+
+    /// Makes a chunk writable from its start again, unless a reader still holds a slice of it.
+    pub(crate) fn recycle(mut chunk: Arc<Chunk>) -> Result<Self, Arc<Chunk>> {
+        if Arc::get_mut(&mut chunk).is_some() { Ok(Self { chunk, frozen: 0 }) } else { Err(chunk) }
+    }
+
+    pub(crate) fn chunk(&self) -> &Arc<Chunk> {
+        &self.chunk
+    }
+
+    pub(crate) fn frozen(&self) -> usize {
+        self.frozen
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        self.chunk.len - self.frozen
+    }
+
+    pub(crate) fn buffer(&mut self) -> &mut [u8] {
+        let room = self.room();
+        // SAFETY: the bytes behind `frozen` belong to this tail alone: it is not `Clone`, slices
+        // are made only from the prefix, and `recycle` returns a tail only when no slice is left.
+        unsafe { std::slice::from_raw_parts_mut(self.chunk.ptr(self.frozen), room) }
+    }
+
+    /// Where the kernel may write `room` bytes while this tail is kept untouched.
+    pub(crate) fn raw(&mut self) -> *mut u8 {
+        self.chunk.ptr(self.frozen)
+    }
+
+    /// Makes the next `len` bytes immutable and gives them out.
+    pub(crate) fn freeze(&mut self, len: usize) -> RecordSlice {
+        assert!(len <= self.room(), "froze {len} bytes of {}", self.room());
+        let range = self.frozen..self.frozen + len;
+        self.frozen = range.end;
+        RecordSlice { chunk: Arc::clone(&self.chunk), range }
+    }
+}
+
+/// Bytes of one or more records in a group that is committed, or of a whole group.
+///
+/// Cheap to clone and to send to another thread. As long as a slice lives, the memory that it
+/// lies in (a chunk of up to some MiB of the shard's budget) is not used again, so slices should
+/// be dropped once their bytes are sent.
+#[derive(Clone)]
+pub struct RecordSlice {
+    chunk: Arc<Chunk>,
+    range: Range<usize>,
+}
+
+impl RecordSlice {
+    pub(crate) fn of(chunk: &Arc<Chunk>, frozen: usize, range: Range<usize>) -> Option<Self> {
+        (range.start <= range.end && range.end <= frozen)
+            .then(|| Self { chunk: Arc::clone(chunk), range })
+    }
+
+    /// A part of this slice, without its bytes being copied.
+    pub(crate) fn part(&self, range: Range<usize>) -> Option<Self> {
+        let range = self.range.start + range.start..self.range.start + range.end;
+        (range.end <= self.range.end).then(|| Self { chunk: Arc::clone(&self.chunk), range })
+    }
+
+    /// Copies the bytes into memory of their own, so that nothing of the shard stays pinned.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        let mut copy = ChunkTail::alone(self.len());
+        if let Some(dst) = copy.buffer().get_mut(..self.len()) {
+            dst.copy_from_slice(self);
+        }
+        copy.freeze(self.len())
+    }
+
+    /// Makes `other` part of this slice when it lies right behind it in the same memory.
+    pub(crate) fn join(&mut self, other: &Self) -> bool {
+        let adjacent =
+            Arc::ptr_eq(&self.chunk, &other.chunk) && self.range.end == other.range.start;
+        if adjacent {
+            self.range.end = other.range.end;
+        }
+        adjacent
+    }
+
+    pub(crate) fn chunk(&self) -> &Arc<Chunk> {
+        &self.chunk
+    }
+}
+
+impl Deref for RecordSlice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: slices are made from frozen ranges only, which lie in the chunk and are not
+        // written while this slice holds the chunk.
+        unsafe { std::slice::from_raw_parts(self.chunk.ptr(self.range.start), self.range.len()) }
+    }
+}
+
+impl AsRef<[u8]> for RecordSlice {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for RecordSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordSlice({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_recycled_only_when_no_slice_is_left() {
+        let region = Region::new(4 * ALIGN);
+        let mut tails = ChunkTail::cut(&region, 2 * ALIGN);
+        assert_eq!(tails.len(), 2);
+        let mut tail = tails.remove(0);
+        tail.buffer()[..3].copy_from_slice(b"one");
+        let slice = tail.freeze(3);
+        tail.buffer()[..3].copy_from_slice(b"two");
+        let mut joined = slice.clone();
+        assert!(joined.join(&tail.freeze(3)));
+        assert_eq!((&*slice, &*joined), (&b"one"[..], &b"onetwo"[..]));
+        let chunk = Arc::clone(tail.chunk());
+        drop(tail);
+        let chunk = ChunkTail::recycle(chunk).err().expect("slices pin it");
+        let copy = slice.detached();
+        drop((slice, joined));
+        assert_eq!(ChunkTail::recycle(chunk).ok().map(|tail| tail.frozen()), Some(0));
+        assert_eq!(&*copy, b"one");
+    }
+}

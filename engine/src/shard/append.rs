@@ -1,0 +1,337 @@
+//! Appends: from a record to the open group.
+
+use super::{Shard, commit::PendingGroup};
+use crate::error::AppendError;
+use crate::format::group::{self, ENTRY_LEN, Entry, HEADER_LEN, Header, Kind};
+use crate::format::payload;
+use crate::layout::Place;
+use crate::mem::ChunkTail;
+use crate::record::{Record, Stamp};
+use crate::units::{EpochMillis, LogOffset, QueueOffset, Sequence, narrow, wide};
+use crate::view::QueueNo;
+use crate::view::queue::Queue;
+
+/// What an append was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The group that it rides in: it may be acknowledged once
+    /// [`Shard::committed`] has reached this.
+    pub sequence: Sequence,
+    /// Offset of the first record in its queue; the others follow without gap.
+    pub first_queue_offset: QueueOffset,
+    /// Position of the first record; the others lie right behind it.
+    pub first_log_offset: LogOffset,
+    /// When the records were stored.
+    pub store_time: EpochMillis,
+}
+
+/// The group that appends go to.
+pub(super) struct OpenGroup {
+    memory: ChunkTail,
+    place: Place,
+    position: LogOffset,
+    store_time: EpochMillis,
+    /// Bytes of header and records so far.
+    used: usize,
+    /// Bytes that header, records and table may take together.
+    capacity: usize,
+    table: Vec<u8>,
+    only_notes: bool,
+}
+
+impl OpenGroup {
+    fn fits(&self, records_len: usize, count: usize) -> bool {
+        self.used + records_len + self.table.len() + count * ENTRY_LEN <= self.capacity
+    }
+
+    fn end(&self) -> LogOffset {
+        self.position.plus(self.used)
+    }
+
+    pub(super) fn into_memory(self) -> ChunkTail {
+        self.memory
+    }
+
+    /// Appends one record, written by `write`, and its table entry.
+    fn push(
+        &mut self,
+        len: usize,
+        (kind, queue, queue_offset, tag): (Kind, u32, u64, i64),
+        write: impl FnOnce(&Stamp, &mut [u8]),
+    ) {
+        let stamp = Stamp {
+            log_offset: self.end(),
+            queue_offset: super::offset(queue_offset),
+            store_time: self.store_time,
+        };
+        let end = self.used + len;
+        let dst = self.memory.buffer().get_mut(self.used..end).expect("the group has room");
+        write(&stamp, dst);
+        let crc = crc32c::crc32c(dst);
+        let entry = Entry { kind, len: narrow(len), crc, queue, queue_offset, tag };
+        self.table.extend_from_slice(&entry.encode());
+        self.used = end;
+        self.only_notes &= kind == Kind::Note;
+    }
+}
+
+impl Shard {
+    /// The queue with this key; opened, and made durable with its first record, if it is new.
+    ///
+    /// # Errors
+    ///
+    /// [`AppendError::TooLarge`] for a key above 4,096 bytes, and those of
+    /// [`append`](Self::append).
+    pub fn open_queue(&mut self, key: &[u8], now: EpochMillis) -> Result<QueueNo, AppendError> {
+        if let Some(queue) = self.queue(key) {
+            return Ok(queue);
+        }
+        check_key(key)?;
+        let number = narrow(self.views.queues.len());
+        self.append_own(Kind::QueueOpen, number, &payload::queue_open(1, key), now)?;
+        self.views.queues.push(Queue::opened(key, 1));
+        self.views.by_key.insert(key.into(), QueueNo(number));
+        Ok(QueueNo(number))
+    }
+
+    /// Appends records to a queue, all or none, back to back in one group.
+    ///
+    /// # Errors
+    ///
+    /// [`AppendError`]; nothing was stored then, and no offset was used.
+    ///
+    /// # Panics
+    ///
+    /// When the queue is of another shard or store.
+    pub fn append<R: Record>(
+        &mut self,
+        queue: QueueNo,
+        records: &[R],
+        now: EpochMillis,
+    ) -> Result<Appended, AppendError> {
+        let len: usize = records.iter().map(Record::len).sum();
+        self.ensure_open(len, records.len(), now)?;
+        let slot = self.views.queue_mut(queue).expect("queues are opened before they are used");
+        let first = slot.next();
+        slot.advance(records.len());
+        let open = self.open.as_mut().expect("ensured above");
+        let first_log_offset = open.end();
+        for (queue_offset, record) in (first..).zip(records) {
+            let entry = (Kind::Message, queue.0, queue_offset, record.tag());
+            open.push(record.len(), entry, |stamp, dst| record.write(stamp, dst));
+        }
+        self.stats.records += wide(records.len());
+        Ok(Appended {
+            sequence: self.appended.next(),
+            first_queue_offset: super::offset(first),
+            first_log_offset,
+            store_time: open.store_time,
+        })
+    }
+
+    /// Appends a fact, or its removal. It counts, and may be acknowledged, once
+    /// [`committed`](Self::committed) has reached the sequence.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append); [`AppendError::TooLarge`] for a key above 4,096 bytes.
+    pub fn put_fact(
+        &mut self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        now: EpochMillis,
+    ) -> Result<Sequence, AppendError> {
+        check_key(key)?;
+        let sequence = self.append_own(Kind::Fact, 0, &payload::fact(key, value), now)?;
+        self.views.facts.appended(key, value, sequence);
+        Ok(sequence)
+    }
+
+    /// Keeps a fact for the next group; it forces one only after a second. A later value of the
+    /// same key replaces it, an unchanged one is dropped. A key above 4,096 bytes is ignored.
+    pub fn stage_fact(&mut self, key: &[u8], value: &[u8], now: EpochMillis) {
+        if check_key(key).is_ok() {
+            self.views.facts.stage(key, value, now);
+        }
+    }
+
+    /// Moves all staged facts into the open group. Gives the sequence to wait for; `None` when
+    /// nothing was staged.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append); what did not fit stays staged.
+    pub fn flush_staged(&mut self, now: EpochMillis) -> Result<Option<Sequence>, AppendError> {
+        let mut last = None;
+        while let Some((key, value)) = self.views.facts.first_staged() {
+            let (key, value) = (key.to_vec(), value.to_vec());
+            last = Some(self.put_fact(&key, Some(&value), now)?);
+        }
+        Ok(last)
+    }
+
+    pub(super) fn force_staged(&mut self, now: EpochMillis) {
+        const STAGED_MS_MAX: u64 = 1000;
+        let due = self.views.facts.oldest_staged();
+        if due.is_some_and(|since| now.since(since) >= STAGED_MS_MAX) {
+            // A refusal leaves them staged; the next tick tries again.
+            let _ = self.flush_staged(now);
+        }
+    }
+
+    /// Names the committed frontier in one more group, so that recovery can tell a torn tail from
+    /// damage below everything that was acknowledged before the shard fell idle.
+    pub(super) fn note_if_idle(&mut self, now: EpochMillis) {
+        const IDLE_MS: u64 = 50;
+        let idle = self.open.is_none()
+            && self.pending.is_empty()
+            && now.since(self.last_append) >= IDLE_MS;
+        if idle && self.noted < self.last_data {
+            // A refusal is no harm: the next tick tries again.
+            let _ = self.append_own(Kind::Note, 0, &[], now);
+        }
+    }
+
+    fn append_own(
+        &mut self,
+        kind: Kind,
+        queue: u32,
+        bytes: &[u8],
+        now: EpochMillis,
+    ) -> Result<Sequence, AppendError> {
+        self.ensure_open(bytes.len(), 1, now)?;
+        let open = self.open.as_mut().expect("ensured above");
+        open.push(bytes.len(), (kind, queue, 0, 0), |_, dst| dst.copy_from_slice(bytes));
+        self.stats.records += 1;
+        Ok(self.appended.next())
+    }
+
+    /// Makes sure that a group is open which has room for these records.
+    fn ensure_open(
+        &mut self,
+        records_len: usize,
+        count: usize,
+        now: EpochMillis,
+    ) -> Result<(), AppendError> {
+        if let Some(cause) = &self.poison {
+            return Err(AppendError::Poisoned(cause.clone()));
+        }
+        if self.open.as_ref().is_some_and(|open| open.fits(records_len, count)) {
+            return Ok(());
+        }
+        let len = HEADER_LEN + records_len + count * ENTRY_LEN;
+        let max = self.geometry.group_len_max().min(self.limits.large_bytes);
+        if self.geometry.padded(len) > max {
+            return Err(AppendError::TooLarge { len, max });
+        }
+        self.close_group();
+        let opened = self.open_group(self.geometry.padded(len), now);
+        if opened.is_err() {
+            self.starved = true;
+        }
+        opened
+    }
+
+    fn open_group(&mut self, len_min: usize, now: EpochMillis) -> Result<(), AppendError> {
+        let place = self.place_for(len_min);
+        let position = self.geometry.position(place).ok_or(AppendError::DiskFull)?;
+        let prepared = self.segments.prepared(place);
+        if prepared < len_min {
+            self.prepare_more();
+            return Err(self.segments.refusal());
+        }
+        let wanted = self.limits.group_bytes.min(prepared).max(len_min);
+        let memory = self
+            .tail
+            .memory_for(position, len_min, wanted, self.committed())
+            .ok_or(AppendError::Backlogged)?;
+        // The store's time never goes back; a clock that does is reported by whoever reads it.
+        self.store_time = self.store_time.max(now);
+        self.last_append = now;
+        let capacity = wanted.min(memory.room()) / self.geometry.block_len();
+        self.open = Some(OpenGroup {
+            capacity: capacity * self.geometry.block_len(),
+            memory,
+            place,
+            position,
+            store_time: self.store_time,
+            used: HEADER_LEN,
+            table: self.tail.take_table(),
+            only_notes: true,
+        });
+        Ok(())
+    }
+
+    /// The head, or the start of the next segment when the group does not fit behind the head.
+    fn place_for(&self, len_min: usize) -> Place {
+        if self.head.byte + wide(len_min) <= self.geometry.segment_len() {
+            self.head
+        } else {
+            Place { ordinal: self.head.ordinal + 1, byte: 0 }
+        }
+    }
+
+    pub(super) fn may_have_room(&self) -> bool {
+        let len = self.geometry.block_len();
+        let place = self.place_for(len);
+        self.segments.prepared(place) >= len && self.tail.may_have_room(self.committed())
+    }
+
+    /// Seals the open group and queues it for the device.
+    pub(super) fn close_group(&mut self) {
+        self.add_staged();
+        let Some(mut open) = self.open.take() else { return };
+        let header = Header {
+            store: self.geometry.store(),
+            shard: self.geometry.shard(),
+            count: 0,
+            position: open.position,
+            epoch: self.epoch,
+            sequence: self.appended.next(),
+            committed: self.committed(),
+            store_time: open.store_time,
+            records_len: 0,
+            len: 0,
+            previous: self.previous_crc,
+            table_crc: 0,
+        };
+        let block_len = self.geometry.block_len();
+        let buffer = open.memory.buffer();
+        let (padded, header, crc) = group::seal(buffer, open.used, &open.table, block_len, header);
+        let data = open.memory.freeze(padded);
+        self.appended = header.sequence;
+        self.previous_crc = crc;
+        self.head = Place { byte: open.place.byte + wide(padded), ..open.place };
+        if !open.only_notes {
+            self.last_data = header.sequence;
+        }
+        self.tail.give_back(open.memory, open.position, header.sequence);
+        self.tail.give_table(open.table);
+        self.stats.groups += 1;
+        self.stats.log_bytes += wide(padded);
+        self.pending.push_back(PendingGroup::new(header, crc, open.place, data));
+        self.issue_writes();
+    }
+
+    /// Staged facts ride along as far as the open group has room for them.
+    fn add_staged(&mut self) {
+        while let Some(open) = &mut self.open {
+            let Some((key, value)) = self.views.facts.first_staged() else { return };
+            let bytes = payload::fact(key, Some(value));
+            if !open.fits(bytes.len(), 1) {
+                return;
+            }
+            let (key, value) = (key.to_vec(), value.to_vec());
+            open.push(bytes.len(), (Kind::Fact, 0, 0, 0), |_, dst| dst.copy_from_slice(&bytes));
+            self.views.facts.appended(&key, Some(&value), self.appended.next());
+        }
+    }
+}
+
+fn check_key(key: &[u8]) -> Result<(), AppendError> {
+    if key.len() <= payload::KEY_LEN_MAX {
+        Ok(())
+    } else {
+        Err(AppendError::TooLarge { len: key.len(), max: payload::KEY_LEN_MAX })
+    }
+}

@@ -1,0 +1,389 @@
+//! A shard: one log, its views, and the state machine that runs them.
+//!
+//! Appends copy into the open group. A group closes when it is full, or when the device has a free
+//! slot and the driver says that no more input waits; up to four writes are in flight and complete
+//! in any order. Frontiers are sequences of groups: `appended >= durable >= committed`. Views,
+//! acknowledgements, waiters and checkpoints follow the committed one, never the others.
+//!
+//! Nothing here calls the operating system, reads the clock or draws random numbers: time comes in
+//! as an argument, operations go out through [`Shard::next_op`], results come in through
+//! [`Shard::complete`].
+//!
+//! Elsewhere: group layout in `format::group`, replay in `recovery`, files in `driver`.
+
+mod append;
+mod checkpoint;
+mod cold;
+mod commit;
+mod prepare;
+mod read;
+mod tail;
+
+use std::collections::VecDeque;
+
+use slab::Slab;
+
+pub use append::Appended;
+pub use read::{ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, StoreTime};
+
+use crate::layout::{Geometry, Place};
+use crate::op::{Completion, Op, OpId};
+use crate::units::{EpochMillis, LogOffset, QueueOffset, Sequence, index, wide};
+use crate::view::queue::TagFilter;
+use crate::view::{QueueNo, Views};
+use append::OpenGroup;
+use checkpoint::CheckpointState;
+use cold::Cold;
+use commit::PendingGroup;
+use prepare::Segments;
+pub(crate) use tail::Tail;
+
+/// How much memory a shard may use, and when it writes checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardLimits {
+    /// Bytes for open, in-flight and recent groups. At least four groups.
+    pub tail_bytes: usize,
+    /// Bytes for groups longer than [`group_bytes`](Self::group_bytes).
+    pub large_bytes: usize,
+    /// Bytes for parts of the log that were read back from the device.
+    pub cold_bytes: usize,
+    /// Bytes at which a group closes although more input waits.
+    pub group_bytes: usize,
+    /// Writes in flight at once.
+    pub writes_in_flight: usize,
+    /// Bytes of log after which a checkpoint is due.
+    pub checkpoint_bytes: u64,
+    /// Milliseconds after which a checkpoint is due when anything changed.
+    pub checkpoint_ms: u64,
+}
+
+impl Default for ShardLimits {
+    fn default() -> Self {
+        Self {
+            tail_bytes: 64 << 20,
+            large_bytes: 64 << 20,
+            cold_bytes: 64 << 20,
+            group_bytes: 512 << 10,
+            writes_in_flight: 4,
+            checkpoint_bytes: 512 << 20,
+            checkpoint_ms: 10_000,
+        }
+    }
+}
+
+/// Who moves the committed frontier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommitBy {
+    /// The device: what is durable is committed.
+    #[default]
+    Durable,
+    /// The caller, through [`Shard::commit_through`], such as a consensus library.
+    Caller,
+}
+
+/// Counters of a shard since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardStats {
+    /// Groups written.
+    pub groups: u64,
+    /// Bytes of log written, padding included.
+    pub log_bytes: u64,
+    /// Records appended, those of the engine included.
+    pub records: u64,
+    /// Reads of the log that went to the device.
+    pub cold_reads: u64,
+    /// Bytes that these reads asked for.
+    pub cold_bytes: u64,
+    /// Times that a chunk of recent groups could not be reused because readers held it.
+    pub pinned_chunks: u64,
+    /// Records that recovery or a read found damaged.
+    pub unreadable: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+}
+
+/// What an operation was for, until it completes.
+enum Purpose {
+    Group(Sequence),
+    Create { ordinal: u64 },
+    Zero { ordinal: u64, end: u64 },
+    Cold { base: Place },
+    IndexRead { first: u32 },
+    IndexWrite { first: u32, len: usize },
+    Checkpoint,
+}
+
+/// One shard of a store. See the [module](self) for how it works.
+pub struct Shard {
+    geometry: Geometry,
+    limits: ShardLimits,
+    commit_by: CommitBy,
+    epoch: u64,
+    /// The group that gets the next append, if one is open.
+    open: Option<OpenGroup>,
+    /// Sequence of the newest closed group.
+    appended: Sequence,
+    durable: Sequence,
+    /// Where the next group starts, unless it does not fit its segment.
+    head: Place,
+    previous_crc: u32,
+    store_time: EpochMillis,
+    /// Closed groups that are not committed, oldest first.
+    pending: VecDeque<PendingGroup>,
+    writing: usize,
+    tail: Tail,
+    cold: Cold,
+    segments: Segments,
+    views: Views,
+    checkpoint: CheckpointState,
+    /// The newest group that holds more than a note, and the frontier that a durable header names.
+    last_data: Sequence,
+    noted: Sequence,
+    last_append: EpochMillis,
+    ops: VecDeque<Op>,
+    purposes: Slab<Purpose>,
+    woken: Vec<u64>,
+    ready: Vec<u64>,
+    room: bool,
+    starved: bool,
+    poison: Option<String>,
+    stats: ShardStats,
+}
+
+/// What opening has found out about a shard; the shard starts from it.
+pub(crate) struct Start {
+    pub(crate) geometry: Geometry,
+    pub(crate) limits: ShardLimits,
+    pub(crate) commit_by: CommitBy,
+    pub(crate) epoch: u64,
+    pub(crate) views: Views,
+    /// Segments that exist, with the bytes that are prepared in each.
+    pub(crate) segments: Vec<(u64, u64)>,
+    pub(crate) now: EpochMillis,
+}
+
+impl Shard {
+    pub(crate) fn new(start: Start, tail: Tail) -> Self {
+        let Start { geometry, limits, commit_by, epoch, views, segments, now } = start;
+        let covered = views.covered;
+        let unreadable = views.unreadable;
+        Self {
+            geometry,
+            limits,
+            commit_by,
+            epoch,
+            open: None,
+            appended: covered.sequence,
+            durable: covered.sequence,
+            head: covered.next,
+            previous_crc: covered.header_crc,
+            store_time: covered.store_time,
+            pending: VecDeque::new(),
+            writing: 0,
+            tail,
+            cold: Cold::default(),
+            segments: Segments::new(&segments, geometry.segment_len()),
+            views,
+            checkpoint: CheckpointState::new(now, covered.sequence),
+            last_data: covered.sequence,
+            noted: Sequence::default(),
+            last_append: now,
+            ops: VecDeque::new(),
+            purposes: Slab::new(),
+            woken: Vec::new(),
+            ready: Vec::new(),
+            room: false,
+            starved: false,
+            poison: None,
+            stats: ShardStats { unreadable, ..ShardStats::default() },
+        }
+    }
+
+    /// Number, block and segment length of this shard.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Counters since the shard was opened.
+    pub fn stats(&self) -> ShardStats {
+        self.stats
+    }
+
+    /// The queue with this key, if it was ever opened.
+    pub fn queue(&self, key: &[u8]) -> Option<QueueNo> {
+        self.views.by_key.get(key).copied()
+    }
+
+    /// How many queues the shard has.
+    pub fn queue_count(&self) -> usize {
+        self.views.by_key.len()
+    }
+
+    /// The first offset of a queue that can be read. Unit: records.
+    pub fn min_offset(&self, queue: QueueNo) -> QueueOffset {
+        self.views.queue(queue).map_or_else(QueueOffset::default, |queue| offset(queue.min()))
+    }
+
+    /// The offset behind the last committed record of a queue. Unit: records.
+    pub fn max_offset(&self, queue: QueueNo) -> QueueOffset {
+        self.views.queue(queue).map_or_else(QueueOffset::default, |queue| offset(queue.visible()))
+    }
+
+    /// The committed value of a fact.
+    pub fn fact(&self, key: &[u8]) -> Option<&[u8]> {
+        self.views.facts.committed(key)
+    }
+
+    /// The newest value of a fact, even when it is only staged or not committed yet.
+    pub fn latest_fact(&self, key: &[u8]) -> Option<&[u8]> {
+        self.views.facts.latest(key)
+    }
+
+    /// The group that the newest value of a fact waits for; `None` when it is committed, staged
+    /// (see [`flush_staged`](Self::flush_staged)) or absent.
+    pub fn fact_awaits(&self, key: &[u8]) -> Option<Sequence> {
+        self.views.facts.awaited(key)
+    }
+
+    /// True while the newest value of a fact is staged only.
+    pub fn fact_is_staged(&self, key: &[u8]) -> bool {
+        self.views.facts.is_staged(key)
+    }
+
+    /// Committed facts whose key begins with `prefix`, in the order of their keys.
+    pub fn facts_with_prefix<'a>(
+        &'a self,
+        prefix: &'a [u8],
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        self.views.facts.with_prefix(prefix)
+    }
+
+    /// The committed frontier: everything that was given this sequence or a lower one is durable,
+    /// visible, and may be acknowledged.
+    pub fn committed(&self) -> Sequence {
+        self.views.covered.sequence
+    }
+
+    /// The durable frontier, at or above the committed one.
+    pub fn durable(&self) -> Sequence {
+        self.durable
+    }
+
+    /// Why the shard refuses appends, once a write has failed.
+    pub fn poisoned(&self) -> Option<&str> {
+        self.poison.as_deref()
+    }
+
+    /// Asks for `token` in [`take_woken`](Self::take_woken) once a record that matches the filter
+    /// is committed to the queue. The caller has just read up to the committed end.
+    pub fn wait(&mut self, queue: QueueNo, filter: TagFilter, token: u64) {
+        if let Some(queue) = self.views.queue_mut(queue) {
+            queue.wait(token, filter);
+        }
+    }
+
+    /// Takes back a [`wait`](Self::wait) whose token has not come.
+    pub fn cancel_wait(&mut self, queue: QueueNo, token: u64) {
+        if let Some(queue) = self.views.queue_mut(queue) {
+            queue.cancel_wait(token);
+        }
+    }
+
+    /// Moves the tokens of waiters that may read now to `out`.
+    pub fn take_woken(&mut self, out: &mut Vec<u64>) {
+        out.append(&mut self.woken);
+    }
+
+    /// Moves the tokens of reads that were pending and can be repeated now to `out`.
+    pub fn take_ready(&mut self, out: &mut Vec<u64>) {
+        out.append(&mut self.ready);
+    }
+
+    /// True once after room has come back for appends that were refused.
+    pub fn take_room(&mut self) -> bool {
+        std::mem::take(&mut self.room)
+    }
+
+    /// The next operation for the driver.
+    pub fn next_op(&mut self) -> Option<Op> {
+        if self.ops.is_empty() {
+            self.issue_writes();
+        }
+        self.ops.pop_front()
+    }
+
+    /// Takes the outcome of an operation.
+    pub fn complete(&mut self, completion: Completion, now: EpochMillis) {
+        let Completion { id, result, buffer } = completion;
+        let Some(purpose) = self.purposes.try_remove(index(id.0)) else { return };
+        match purpose {
+            Purpose::Group(sequence) => self.group_written(sequence, result),
+            Purpose::Create { ordinal } => self.segment_created(ordinal, result, now),
+            Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result, now),
+            Purpose::Cold { base } => self.cold_read(base, result, buffer),
+            Purpose::IndexRead { first } => self.index_read(first, result, buffer),
+            Purpose::IndexWrite { first, len } => self.index_written(first, len, result, now),
+            Purpose::Checkpoint => self.checkpoint_written(result, now),
+        }
+        self.prepare_more();
+        self.signal_room();
+    }
+
+    /// Says that no more input is waiting: what is open may go to the device now.
+    pub fn input_drained(&mut self, now: EpochMillis) {
+        if self.writing < self.limits.writes_in_flight && self.unwritten() == 0 {
+            self.close_group();
+        }
+        self.checkpoint_if_due(now);
+        self.prepare_more();
+    }
+
+    /// What depends on time alone: staged facts, the note of an idle shard, checkpoints and
+    /// retries. Call it several times a second.
+    pub fn tick(&mut self, now: EpochMillis) {
+        self.force_staged(now);
+        self.note_if_idle(now);
+        self.segments.tick(now);
+        self.prepare_more();
+        self.input_drained(now);
+        self.signal_room();
+    }
+
+    /// True when nothing is open, staged or on its way to the device, and a checkpoint covers it
+    /// all: a shard that is closed now loses nothing.
+    pub fn is_closable(&self) -> bool {
+        self.open.is_none()
+            && self.pending.is_empty()
+            && !self.views.facts.has_staged()
+            && self.is_checkpointed()
+    }
+
+    fn op(&mut self, purpose: Purpose) -> OpId {
+        OpId(wide(self.purposes.insert(purpose)))
+    }
+
+    fn fail(&mut self, doing: &str, cause: &std::io::Error) {
+        if self.poison.is_none() {
+            tracing::error!(shard = self.geometry.shard(), %cause, "{doing} failed, the shard stops");
+            self.poison = Some(format!("{doing}: {cause}"));
+            // Whoever waits for room must come back to be told.
+            self.room = true;
+        }
+    }
+
+    /// Refused appends come back once a group or a segment has made room.
+    fn signal_room(&mut self) {
+        if self.starved && self.may_have_room() {
+            self.starved = false;
+            self.room = true;
+        }
+    }
+
+    fn position(&self, place: Place) -> LogOffset {
+        self.geometry.position(place).expect("places of written groups have positions")
+    }
+}
+
+fn offset(records: u64) -> QueueOffset {
+    QueueOffset::new(i64::try_from(records).unwrap_or(i64::MAX)).expect("not negative")
+}

@@ -1,0 +1,289 @@
+//! Reading: from a queue offset, a position or a time to records.
+
+use super::Shard;
+use super::cold::Miss;
+use crate::error::ReadError;
+use crate::format::group::{Group, Header, Kind};
+use crate::format::index_block::{self, QueueEntry};
+use crate::mem::RecordSlice;
+use crate::units::{EpochMillis, LogOffset, QueueOffset, index, wide};
+use crate::view::QueueNo;
+use crate::view::queue::{EntryPlace, TagFilter};
+
+/// When a read stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLimits {
+    /// Records to give at most.
+    pub records_max: u32,
+    /// Bytes to give at most; the first record is given whatever its length.
+    pub bytes_max: usize,
+    /// Entries to look at, matching or not.
+    pub scanned_max: u32,
+}
+
+/// What a read found.
+#[derive(Debug)]
+pub enum ReadOutcome {
+    /// `count` records of `bytes` bytes are in the caller's vector; read on at `next`.
+    Found {
+        /// Where to read on.
+        next: QueueOffset,
+        /// Sum of the record lengths.
+        bytes: usize,
+        /// Number of records.
+        count: u32,
+    },
+    /// Entries were looked at, none could be given; read on at `next`.
+    NoMatch {
+        /// Where to read on.
+        next: QueueOffset,
+    },
+    /// The offset is the committed end: nothing there yet.
+    AtEnd,
+    /// The offset lies behind the committed end.
+    BeyondEnd {
+        /// The committed end.
+        max: QueueOffset,
+    },
+    /// The offset lies before the first record that is kept.
+    BelowMin {
+        /// The first offset that can be read.
+        min: QueueOffset,
+    },
+    /// The device is being read; repeat the call when the token comes from
+    /// [`Shard::take_ready`].
+    Pending,
+    /// The record could not be read.
+    Failed(ReadError),
+}
+
+/// What lies at a position.
+#[derive(Debug)]
+pub enum ReadAtOutcome {
+    /// This record.
+    Found(RecordSlice),
+    /// No record of a queue starts there, or it is not committed.
+    Missing,
+    /// As [`ReadOutcome::Pending`].
+    Pending,
+    /// The record could not be read.
+    Failed(ReadError),
+}
+
+/// What a search by time found.
+#[derive(Debug)]
+pub enum SearchOutcome {
+    /// The first record that was stored at or after the time; the committed end if there is none.
+    Found(QueueOffset),
+    /// As [`ReadOutcome::Pending`].
+    Pending,
+    /// A record on the way could not be read.
+    Failed(ReadError),
+}
+
+impl Shard {
+    /// Reads records of a queue from `from` on into `out`. Records that lie side by side come as
+    /// one slice.
+    pub fn read(
+        &mut self,
+        queue: QueueNo,
+        from: QueueOffset,
+        limits: &ReadLimits,
+        filter: &TagFilter,
+        token: u64,
+        out: &mut Vec<RecordSlice>,
+    ) -> ReadOutcome {
+        let (min, max) = (self.min_offset(queue), self.max_offset(queue));
+        if from < min {
+            return ReadOutcome::BelowMin { min };
+        }
+        if from >= max {
+            return if from == max { ReadOutcome::AtEnd } else { ReadOutcome::BeyondEnd { max } };
+        }
+        let first_slice = out.len();
+        let (mut bytes, mut count, mut at) = (0, 0, from);
+        while at < max && count < limits.records_max && at.since(from) < scanned(limits) {
+            let entry = match self.entry(queue, at, token) {
+                Ok(entry) => entry,
+                Err(Miss::Pending) if count == 0 => return ReadOutcome::Pending,
+                Err(Miss::Failed(error)) if count == 0 => return ReadOutcome::Failed(error),
+                Err(_) => break,
+            };
+            let len = index(u64::from(entry.len));
+            if len == 0 || !filter.matches(entry.tag) {
+                at = at.plus(1);
+                continue;
+            }
+            if count > 0 && bytes + len > limits.bytes_max {
+                break;
+            }
+            match self.bytes_at(entry.position, len, token) {
+                Ok(slice) => push_slice(out, first_slice, slice),
+                Err(Miss::Failed(ReadError::Damaged(_))) => {
+                    at = at.plus(1);
+                    continue;
+                }
+                Err(Miss::Pending) if count == 0 => return ReadOutcome::Pending,
+                Err(Miss::Failed(error)) if count == 0 => return ReadOutcome::Failed(error),
+                Err(_) => break,
+            }
+            (bytes, count, at) = (bytes + len, count + 1, at.plus(1));
+        }
+        self.detach_if_pinned(out, first_slice);
+        if count > 0 {
+            ReadOutcome::Found { next: at, bytes, count }
+        } else {
+            ReadOutcome::NoMatch { next: at }
+        }
+    }
+
+    /// Readers may hold at most half of the tail's memory; beyond it they get copies.
+    fn detach_if_pinned(&mut self, out: &mut [RecordSlice], first: usize) {
+        self.stats.pinned_chunks = self.stats.pinned_chunks.max(wide(self.tail.pinned()));
+        if self.tail.is_much_pinned() {
+            for slice in out.iter_mut().skip(first) {
+                *slice = slice.detached();
+            }
+        }
+    }
+
+    fn entry(&mut self, queue: QueueNo, at: QueueOffset, token: u64) -> Result<QueueEntry, Miss> {
+        let at = u64::try_from(at.get()).map_err(|_| Miss::Outside)?;
+        let place = self.views.queue(queue).and_then(|queue| queue.entry(at));
+        match place.ok_or(Miss::Outside)? {
+            EntryPlace::Here(entry) => Ok(entry),
+            EntryPlace::Block { block, first, n } => {
+                let bytes = self.index_block(block, token).ok_or(Miss::Pending)?;
+                if !self.views.index.check(block, queue.0, first) {
+                    self.views.index.forget(block);
+                    let cause = format!("block {block} of the queue index is damaged");
+                    return Err(Miss::Failed(ReadError::Io(cause)));
+                }
+                index_block::entry(&bytes, n).ok_or(Miss::Outside)
+            }
+        }
+    }
+
+    /// The record of a queue that starts at a position, wherever the position comes from: only a
+    /// place where a committed group's table has a record counts.
+    pub fn read_at(&mut self, position: LogOffset, token: u64) -> ReadAtOutcome {
+        let end = self.views.end(&self.geometry);
+        if end.is_none_or(|end| position >= end) {
+            return ReadAtOutcome::Missing;
+        }
+        match self.groups_at(position, token) {
+            Ok((base, groups)) => find_record(base, &groups, position, self.geometry.block_len())
+                .map_or(ReadAtOutcome::Missing, ReadAtOutcome::Found),
+            Err(Miss::Pending) => ReadAtOutcome::Pending,
+            Err(Miss::Outside) => ReadAtOutcome::Missing,
+            Err(Miss::Failed(error)) => ReadAtOutcome::Failed(error),
+        }
+    }
+
+    /// Finds the first offset whose record was stored at or after a time.
+    pub fn search_time(&mut self, queue: QueueNo, time: EpochMillis, token: u64) -> SearchOutcome {
+        let (mut low, mut high) = (self.min_offset(queue).get(), self.max_offset(queue).get());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let at = QueueOffset::new(middle).unwrap_or_default();
+            match self.store_time_at(queue, at, token) {
+                Ok(stored) if stored >= time => high = middle,
+                Ok(_) => low = middle + 1,
+                Err(Miss::Pending) => return SearchOutcome::Pending,
+                Err(Miss::Failed(error)) => return SearchOutcome::Failed(error),
+                Err(Miss::Outside) => break,
+            }
+        }
+        SearchOutcome::Found(QueueOffset::new(low).unwrap_or_default())
+    }
+
+    /// When the record at a queue offset was stored.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`] when the device fails or the log is damaged there.
+    pub fn store_time(
+        &mut self,
+        queue: QueueNo,
+        at: QueueOffset,
+        token: u64,
+    ) -> Result<StoreTime, ReadError> {
+        match self.store_time_at(queue, at, token) {
+            Ok(time) => Ok(StoreTime::At(time)),
+            Err(Miss::Pending) => Ok(StoreTime::Pending),
+            Err(Miss::Outside) => Ok(StoreTime::Missing),
+            Err(Miss::Failed(error)) => Err(error),
+        }
+    }
+
+    fn store_time_at(
+        &mut self,
+        queue: QueueNo,
+        at: QueueOffset,
+        token: u64,
+    ) -> Result<EpochMillis, Miss> {
+        let entry = self.entry(queue, at, token)?;
+        let (base, groups) = self.groups_at(entry.position, token)?;
+        headers(base, &groups, self.geometry.block_len())
+            .find(|(_, header, padded)| entry.position < header.position.plus(*padded))
+            .map(|(_, header, _)| header.store_time)
+            .ok_or(Miss::Outside)
+    }
+}
+
+/// What is known of a record's store time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreTime {
+    /// This time.
+    At(EpochMillis),
+    /// The queue has no record there.
+    Missing,
+    /// As [`ReadOutcome::Pending`].
+    Pending,
+}
+
+fn scanned(limits: &ReadLimits) -> usize {
+    index(u64::from(limits.scanned_max.max(1)))
+}
+
+fn push_slice(out: &mut Vec<RecordSlice>, first: usize, slice: RecordSlice) {
+    let joined =
+        out.get_mut(first..).and_then(<[_]>::last_mut).is_some_and(|last| last.join(&slice));
+    if !joined {
+        out.push(slice);
+    }
+}
+
+/// The headers of checked groups that lie back to back, with their place in the bytes.
+fn headers(
+    base: LogOffset,
+    groups: &RecordSlice,
+    block_len: usize,
+) -> impl Iterator<Item = (usize, Header, usize)> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let (header, _) = Header::read(groups.get(at..)?)?;
+        debug_assert_eq!(header.position, base.plus(at));
+        let padded = header.padded_len(block_len);
+        let here = (at, header, padded);
+        at += padded;
+        Some(here)
+    })
+}
+
+fn find_record(
+    base: LogOffset,
+    groups: &RecordSlice,
+    position: LogOffset,
+    block_len: usize,
+) -> Option<RecordSlice> {
+    let (at, header, _) = headers(base, groups, block_len)
+        .find(|(_, header, padded)| position < header.position.plus(*padded))?;
+    let group = Group::parse(groups.get(at..)?)?;
+    let record = group.records().find(|record| record.position == position)?;
+    if record.entry.kind != Kind::Message || !record.is_sound() {
+        return None;
+    }
+    let start = at + index(u64::try_from(position.get() - header.position.get()).ok()?);
+    groups.part(start..start + record.bytes.len())
+}

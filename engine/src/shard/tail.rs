@@ -1,0 +1,258 @@
+//! Memory of the open group, the groups in flight, and the recent ones that readers at the tail
+//! are served from.
+//!
+//! Groups lie in chunks in the order of the log and back to back, so that a position is found by
+//! its distance from the chunk's first one. A chunk is used again once all its groups are
+//! committed and no reader holds a slice of it. An append never waits for a reader: chunks that
+//! readers hold are set aside, and a bounded number of further ones is taken in their place.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::ShardLimits;
+use super::append::OpenGroup;
+use crate::mem::{Chunk, ChunkTail, RecordSlice, Region};
+use crate::units::{LogOffset, Sequence, index};
+
+const CHUNK_LEN: usize = 1 << 20;
+
+struct TailChunk {
+    base: LogOffset,
+    chunk: Arc<Chunk>,
+    frozen: usize,
+    last: Sequence,
+}
+
+impl TailChunk {
+    fn is_large(&self) -> bool {
+        self.chunk.len() != CHUNK_LEN
+    }
+}
+
+pub(crate) struct Tail {
+    /// Where the next group goes if it fits; its chunk is the newest of `chunks`.
+    current: Option<ChunkTail>,
+    free: Vec<ChunkTail>,
+    chunks: VecDeque<TailChunk>,
+    /// Chunks that have left `chunks` while readers still held slices of them.
+    pinned: Vec<Arc<Chunk>>,
+    pool: usize,
+    extra: usize,
+    large_bytes: usize,
+    large_bytes_max: usize,
+    table: Vec<u8>,
+}
+
+impl Tail {
+    /// The pool and its region, which a driver may register with the kernel.
+    pub(crate) fn new(limits: &ShardLimits) -> (Self, Arc<Region>) {
+        let pool = (limits.tail_bytes / CHUNK_LEN).max(4);
+        let region = Region::new(pool * CHUNK_LEN);
+        let free = ChunkTail::cut(&region, CHUNK_LEN);
+        let tail = Self {
+            current: None,
+            free,
+            chunks: VecDeque::new(),
+            pinned: Vec::new(),
+            pool,
+            extra: 0,
+            large_bytes: 0,
+            large_bytes_max: limits.large_bytes,
+            table: Vec::new(),
+        };
+        (tail, region)
+    }
+
+    /// Memory for a group of at least `len_min` and, if it comes cheap, `wanted` bytes.
+    pub(super) fn memory_for(
+        &mut self,
+        position: LogOffset,
+        len_min: usize,
+        wanted: usize,
+        committed: Sequence,
+    ) -> Option<ChunkTail> {
+        if len_min > CHUNK_LEN {
+            let memory = self.take_large(len_min, committed)?;
+            self.current = None;
+            return Some(memory);
+        }
+        let follows = self.chunks.back().is_some_and(|newest| {
+            newest.base.plus(newest.frozen) == position && !newest.is_large()
+        });
+        let enough = len_min.max(wanted.min(CHUNK_LEN / 8));
+        if follows && self.current.as_ref().is_some_and(|current| current.room() >= enough) {
+            return self.current.take();
+        }
+        let memory = self.take_chunk(committed)?;
+        self.current = None;
+        Some(memory)
+    }
+
+    fn take_large(&mut self, len: usize, committed: Sequence) -> Option<ChunkTail> {
+        let mut at = 0;
+        while self.large_bytes + len > self.large_bytes_max {
+            let chunk = self.chunks.get(at)?;
+            let unused = Arc::strong_count(&chunk.chunk) == 1;
+            if chunk.is_large() && chunk.last <= committed && unused {
+                self.large_bytes -= chunk.chunk.len();
+                self.chunks.remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        let memory = ChunkTail::alone(len);
+        self.large_bytes += memory.chunk().len();
+        Some(memory)
+    }
+
+    fn take_chunk(&mut self, committed: Sequence) -> Option<ChunkTail> {
+        if let Some(free) = self.free.pop() {
+            return Some(free);
+        }
+        let released =
+            |chunk: &Arc<Chunk>| chunk.len() == CHUNK_LEN && Arc::strong_count(chunk) == 1;
+        if let Some(at) = self.pinned.iter().position(released)
+            && let Ok(memory) = ChunkTail::recycle(self.pinned.swap_remove(at))
+        {
+            return Some(memory);
+        }
+        // The newest chunk is the current one and stays.
+        while self.chunks.front().is_some_and(|oldest| oldest.last <= committed) {
+            let Some(oldest) = self.chunks.pop_front() else { break };
+            if self.chunks.is_empty() {
+                self.current = None;
+            }
+            if oldest.is_large() {
+                self.retire_large(oldest);
+                continue;
+            }
+            match ChunkTail::recycle(oldest.chunk) {
+                Ok(memory) => return Some(memory),
+                Err(chunk) => self.pinned.push(chunk),
+            }
+        }
+        if self.pinned.is_empty() || self.extra >= self.pool / 2 {
+            return None;
+        }
+        self.extra += 1;
+        Some(ChunkTail::alone(CHUNK_LEN))
+    }
+
+    fn retire_large(&mut self, oldest: TailChunk) {
+        // A large chunk that readers still hold keeps counting until they are done, or appends of
+        // large groups could take memory without bound.
+        if Arc::strong_count(&oldest.chunk) == 1 {
+            self.large_bytes -= oldest.chunk.len();
+        } else {
+            self.pinned.push(oldest.chunk);
+        }
+    }
+
+    /// Frees large chunks whose last reader has gone.
+    fn drop_unpinned_large(&mut self) {
+        let large_bytes = &mut self.large_bytes;
+        self.pinned.retain(|chunk| {
+            let done = chunk.len() != CHUNK_LEN && Arc::strong_count(chunk) == 1;
+            if done {
+                *large_bytes -= chunk.len();
+            }
+            !done
+        });
+    }
+
+    /// Takes the memory of a group that was closed: `position` is where the group starts.
+    pub(super) fn give_back(&mut self, memory: ChunkTail, position: LogOffset, last: Sequence) {
+        self.drop_unpinned_large();
+        let frozen = memory.frozen();
+        match self.chunks.back_mut() {
+            Some(newest) if Arc::ptr_eq(&newest.chunk, memory.chunk()) => {
+                newest.frozen = frozen;
+                newest.last = last;
+            }
+            _ => {
+                let chunk = Arc::clone(memory.chunk());
+                self.chunks.push_back(TailChunk { base: position, chunk, frozen, last });
+            }
+        }
+        self.current = (memory.chunk().len() == CHUNK_LEN).then_some(memory);
+    }
+
+    /// Takes the memory of an open group that is given up.
+    pub(super) fn abandon(&mut self, open: OpenGroup) {
+        let memory = open.into_memory();
+        if memory.chunk().len() != CHUNK_LEN {
+            self.large_bytes -= memory.chunk().len();
+        } else if memory.frozen() == 0 {
+            self.free.push(memory);
+        }
+    }
+
+    /// Forgets groups above `last`, whose successor will start at `end`.
+    pub(super) fn cut(&mut self, end: LogOffset, last: Sequence) {
+        self.current = None;
+        while self.chunks.back().is_some_and(|newest| newest.base >= end) {
+            let Some(newest) = self.chunks.pop_back() else { return };
+            match ChunkTail::recycle(newest.chunk) {
+                Ok(memory) if memory.chunk().len() == CHUNK_LEN => self.free.push(memory),
+                Ok(memory) => self.large_bytes -= memory.chunk().len(),
+                Err(chunk) => self.pinned.push(chunk),
+            }
+        }
+        if let Some(newest) = self.chunks.back_mut() {
+            newest.last = newest.last.min(last);
+            newest.frozen = newest.frozen.min(index(
+                u64::try_from(end.get() - newest.base.get()).expect("it starts before the end"),
+            ));
+        }
+    }
+
+    /// The bytes of the log from `position`, if they are in memory.
+    pub(super) fn find(&self, position: LogOffset, len: usize) -> Option<RecordSlice> {
+        let (chunk, at) = self.chunk_of(position)?;
+        RecordSlice::of(&chunk.chunk, chunk.frozen, at..at + len)
+    }
+
+    /// What is in memory from the chunk's first group to its end, and that group's position.
+    pub(super) fn groups_around(&self, position: LogOffset) -> Option<(LogOffset, RecordSlice)> {
+        let (chunk, at) = self.chunk_of(position)?;
+        let groups = RecordSlice::of(&chunk.chunk, chunk.frozen, 0..chunk.frozen)?;
+        (at < chunk.frozen).then_some((chunk.base, groups))
+    }
+
+    fn chunk_of(&self, position: LogOffset) -> Option<(&TailChunk, usize)> {
+        let after = self.chunks.partition_point(|chunk| chunk.base <= position);
+        let chunk = self.chunks.get(after.checked_sub(1)?)?;
+        let distance = u64::try_from(position.get() - chunk.base.get()).ok()?;
+        Some((chunk, index(distance)))
+    }
+
+    /// The first position that is in memory with everything behind it.
+    pub(super) fn start(&self) -> Option<LogOffset> {
+        self.chunks.front().map(|chunk| chunk.base)
+    }
+
+    pub(super) fn may_have_room(&self, committed: Sequence) -> bool {
+        !self.free.is_empty()
+            || self.chunks.front().is_some_and(|oldest| oldest.last <= committed)
+            || self.pinned.iter().any(|chunk| Arc::strong_count(chunk) == 1)
+            || self.current.as_ref().is_some_and(|current| current.room() >= CHUNK_LEN / 8)
+    }
+
+    /// True when readers hold so much that new ones should get copies.
+    pub(super) fn is_much_pinned(&self) -> bool {
+        self.pinned.len() * 2 >= self.pool
+    }
+
+    pub(super) fn pinned(&self) -> usize {
+        self.pinned.len()
+    }
+
+    pub(super) fn take_table(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.table)
+    }
+
+    pub(super) fn give_table(&mut self, mut table: Vec<u8>) {
+        table.clear();
+        self.table = table;
+    }
+}
