@@ -1,0 +1,148 @@
+//! `idle`: thousands of connections that wait, and what they cost.
+//!
+//! Each connection sends a heartbeat and parks one pull at the end of a queue. A busy load on
+//! another topic is measured before, beside and after them; the broker's anonymous memory is read
+//! before they come and while they wait.
+
+use std::io;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::admin::Admin;
+use crate::busy::{BusyArgs, slowdown};
+use crate::cli::{Session, Target};
+use crate::conn::IDLE_INBOX_LEN;
+use crate::consume::{ConsumerOptions, Consumers, CursorSpec, Latency, Membership};
+use crate::frame::{PullFrame, PullSpec};
+use crate::measure::Tally;
+use crate::reactor::{Stop, run};
+
+/// How long the broker gets to settle after the connections came or went.
+const SETTLE_TIME: Duration = Duration::from_secs(3);
+
+/// Measures what waiting consumers cost.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Idle {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    busy: BusyArgs,
+    /// Connections that wait
+    #[arg(long, default_value_t = 5000)]
+    idle: u32,
+    /// Consumer groups that they are members of; every member that comes is told to its group
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    groups: u32,
+    /// How long the broker may hold a pull, in milliseconds
+    #[arg(long, default_value_t = 15_000)]
+    suspend_ms: u32,
+}
+
+impl Idle {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    ///
+    /// Connection errors and refusals at set-up.
+    pub(crate) fn run(&self) -> io::Result<()> {
+        raise_file_limit()?;
+        let mut session = self.target.open()?;
+        let mut load = self.busy.open(&self.target, &session)?;
+        self.busy.warm_up(&mut load, &mut session)?;
+        let before = self.busy.window(&mut load, None, &mut session)?;
+        let memory_before = session.probe.rss_anon_kib();
+
+        let mut waiting = self.connect(&session)?;
+        waiting.begin(&session.reactor)?;
+        let settled = session.reactor.now().plus(SETTLE_TIME);
+        run(&mut session.reactor, &mut [&mut load, &mut waiting], settled, Stop::AtTime)?;
+        let memory_waiting = session.probe.rss_anon_kib();
+        let (open, parked) = (waiting.open(), waiting.parked());
+        let beside = self.busy.window(&mut load, Some(&mut waiting), &mut session)?;
+        let refused = waiting.tally.errors_json();
+
+        drop(waiting);
+        let settled = session.reactor.now().plus(SETTLE_TIME);
+        run(&mut session.reactor, &mut [&mut load], settled, Stop::AtTime)?;
+        let after = self.busy.window(&mut load, None, &mut session)?;
+
+        let growth_mib = mib(memory_waiting) - mib(memory_before);
+        let part = slowdown(&before, &beside, &after);
+        let result = json!({
+            "command": "idle",
+            "idle_connections": self.idle,
+            "groups": self.groups,
+            "open": open,
+            "parked": parked,
+            "memory_growth_mib": growth_mib,
+            "bytes_per_connection": growth_mib * 1_048_576.0 / f64::from(self.idle.max(1)),
+            "busy_before": before.json(),
+            "busy_beside": beside.json(),
+            "busy_after": after.json(),
+            "busy_part": part,
+            "errors": refused,
+        });
+        let text = format!(
+            "{open} open, {parked} parked   memory +{growth_mib:.1} MiB   errors {refused}\n\
+             busy before {}\nbusy beside {}\nbusy after  {}\nbeside / alone = {part:.3}",
+            before.text(),
+            beside.text(),
+            after.text(),
+        );
+        self.target.report(&text, &result)
+    }
+
+    fn connect(&self, session: &Session) -> io::Result<Consumers> {
+        let topic = format!("{}-idle", self.target.topic);
+        Admin::connect(session.broker)?.create_topic(&topic, self.target.queues)?;
+        let mut members = Vec::new();
+        let mut cursors = Vec::new();
+        for lane in 0..self.idle {
+            let group = format!("bench-idle-{}", lane % self.groups);
+            let spec = PullSpec {
+                encoding: self.target.header.into(),
+                group: &group,
+                topic: &topic,
+                messages_max: 32,
+                suspend_ms: self.suspend_ms,
+            };
+            cursors.push(CursorSpec {
+                lane: lane as usize,
+                frame: PullFrame::new(&spec, lane % self.target.queues),
+                from: 0,
+                until: None,
+            });
+            members.push(Membership {
+                client_id: format!("127.0.0.1@idle-{lane}"),
+                group,
+                topic: topic.clone(),
+                tags: "*".to_owned(),
+            });
+        }
+        let options = ConsumerOptions {
+            actor: 1,
+            inbox_len: IDLE_INBOX_LEN,
+            latency: Latency::OfPulls,
+            dense: true,
+        };
+        let mut waiting =
+            Consumers::new(session.broker, &members, cursors, options, &session.reactor)?;
+        waiting.tally = Tally::default();
+        Ok(waiting)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 KiB")]
+fn mib(kib: Option<u64>) -> f64 {
+    kib.unwrap_or_default() as f64 / 1024.0
+}
+
+/// Allows as many open files as the system lets this process have.
+fn raise_file_limit() -> io::Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    Ok(setrlimit(Resource::Nofile, limit)?)
+}
