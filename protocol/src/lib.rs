@@ -21,6 +21,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod batch;
+pub mod body;
 pub mod codes;
 pub mod command;
 pub mod encode;

@@ -126,8 +126,17 @@ impl<'a> Scanner<'a> {
         Ok(value)
     }
 
+    /// Passes an unquoted key as fastjson writes it: a number or a name.
+    pub(crate) fn word(&mut self) -> Result<(), Malformed> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let in_word = |b: &&u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'$' | b'.');
+        let len = rest.iter().take_while(in_word).count();
+        self.at += len;
+        if len == 0 { Err(Malformed(self.at)) } else { Ok(()) }
+    }
+
     /// Passes an object or array and gives its source text.
-    fn nested(&mut self) -> Result<Text<'a>, Malformed> {
+    pub(crate) fn nested(&mut self) -> Result<Text<'a>, Malformed> {
         let start = self.at;
         let mut depth = 0_u32;
         // Bit `depth - 1` says whether that level is an object.
