@@ -1,5 +1,5 @@
 //! A store on a real folder: what was committed is there after it is opened again.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::Path;
 use std::time::Duration;

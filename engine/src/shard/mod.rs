@@ -264,6 +264,11 @@ impl Shard {
         self.views.covered.sequence
     }
 
+    /// The log position right behind everything that is committed.
+    pub fn committed_end(&self) -> LogOffset {
+        self.position(self.views.covered.next)
+    }
+
     /// The durable frontier, at or above the committed one.
     pub fn durable(&self) -> Sequence {
         self.durable
