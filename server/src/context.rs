@@ -63,3 +63,41 @@ impl RequestContext {
         (address, self.peer.port())
     }
 }
+/// Why a request is turned away. Becomes its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Response code, normally `NO_PERMISSION` (16).
+    pub code: i32,
+    /// Remark of the answer, for people.
+    pub remark: String,
+}
+
+/// Decides over every request before it is looked at any further.
+pub trait Authorizer: Send + Sync {
+    /// Whether this request may go on. Called on data threads for every request: must not block.
+    ///
+    /// # Errors
+    ///
+    /// The answer to give instead.
+    fn authorize(
+        &self,
+        context: &RequestContext,
+        command: &ringmq_protocol::command::Command<'_>,
+        body: &[u8],
+    ) -> Result<(), Refusal>;
+}
+
+/// Lets everything pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllowAll;
+
+impl Authorizer for AllowAll {
+    fn authorize(
+        &self,
+        _: &RequestContext,
+        _: &ringmq_protocol::command::Command<'_>,
+        _: &[u8],
+    ) -> Result<(), Refusal> {
+        Ok(())
+    }
+}

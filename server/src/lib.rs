@@ -8,9 +8,12 @@
 //! The crate turns requests into engine calls and results into responses. It knows nothing of bytes
 //! on disk.
 
+mod broker;
 pub mod clock;
 pub mod config;
 pub mod context;
 pub mod control;
 mod link;
 pub mod namesrv;
+mod net;
+mod thread;

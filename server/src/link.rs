@@ -20,7 +20,7 @@
 
 use std::{
     cell::Cell,
-    fmt,
+    fmt, mem,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering, fence},
@@ -58,8 +58,23 @@ struct Pair<Q, A> {
 
 /// The right to put one request, and the slot of its answer. Dropped unused, it goes back.
 pub(crate) struct Credit<'a> {
-    permit: tokio::sync::SemaphorePermit<'a>,
+    credits: &'a Semaphore,
     to: usize,
+}
+
+impl Credit<'_> {
+    /// Keeps the credit taken; [`Links::kept`] makes it a value again.
+    pub(crate) fn keep(self) -> usize {
+        let to = self.to;
+        mem::forget(self);
+        to
+    }
+}
+
+impl Drop for Credit<'_> {
+    fn drop(&mut self) {
+        self.credits.add_permits(1);
+    }
 }
 
 impl fmt::Debug for Credit<'_> {
@@ -140,14 +155,21 @@ impl<Q, A> Links<Q, A> {
 
     /// A credit for `to`, if one is free and nobody waits in line.
     pub(crate) fn try_credit(&self, to: usize) -> Option<Credit<'_>> {
-        let permit = self.asking(to).credits.try_acquire().ok()?;
-        Some(Credit { permit, to })
+        let credits = &self.asking(to).credits;
+        credits.try_acquire().ok()?.forget();
+        Some(Credit { credits, to })
     }
 
     /// Waits in line for a credit for `to`.
     pub(crate) async fn credit(&self, to: usize) -> Credit<'_> {
-        let permit = self.asking(to).credits.acquire().await.expect("credits are never closed");
-        Credit { permit, to }
+        let credits = &self.asking(to).credits;
+        credits.acquire().await.expect("credits are never closed").forget();
+        Credit { credits, to }
+    }
+
+    /// The credit that [`Credit::keep`] kept.
+    pub(crate) fn kept(&self, to: usize) -> Credit<'_> {
+        Credit { credits: &self.asking(to).credits, to }
     }
 
     /// Hands a request over. Its thread is woken by the next [`Links::ring`].
@@ -156,8 +178,7 @@ impl<Q, A> Links<Q, A> {
     ///
     /// If more requests are outstanding than there are credits, which is a bug in this module.
     pub(crate) fn ask(&self, credit: Credit<'_>, request: Q) {
-        let Credit { permit, to } = credit;
-        permit.forget();
+        let to = credit.keep();
         let put = self.asking(to).requests.push(request);
         assert!(put.is_ok(), "a request was put without a credit");
         self.touch(to);
