@@ -3,7 +3,11 @@
 //! The thread owns the shard. It keeps `OUTSTANDING` records on their way to the device, and prints
 //! records and bytes per second.
 
-#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a command line that measures")]
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a command line that measures"
+)]
 
 use std::collections::VecDeque;
 use std::error::Error;

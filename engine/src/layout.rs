@@ -109,13 +109,15 @@ const MAP_STEP: u64 = 256 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupMap {
     starts: Vec<u32>,
+    /// Where the last group of the segment ends.
+    end: u64,
 }
 
 impl GroupMap {
     /// Notes a group at `byte` of the segment. Groups come in order.
     pub(crate) fn note(&mut self, byte: u64, padded_len: usize) {
-        let end = byte + wide(padded_len);
-        while wide(self.starts.len()) * MAP_STEP < end {
+        self.end = byte + wide(padded_len);
+        while wide(self.starts.len()) * MAP_STEP < self.end {
             self.starts.push(u32::try_from(byte).expect("segments are shorter than 4 GiB"));
         }
     }
@@ -127,17 +129,21 @@ impl GroupMap {
 
     /// Forgets what lies at or behind `byte`, where the log has been cut.
     pub(crate) fn cut(&mut self, byte: u64) {
-        self.starts.retain(|&start| u64::from(start) < byte);
-        // A group before the cut may have covered boundaries only up to its own end.
         self.starts.truncate(index(byte.div_ceil(MAP_STEP)));
+        self.end = self.end.min(byte);
+    }
+
+    /// Where the last group ends: nothing behind it is part of the log.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
     }
 
     pub(crate) fn starts(&self) -> &[u32] {
         &self.starts
     }
 
-    pub(crate) fn from_starts(starts: Vec<u32>) -> Self {
-        Self { starts }
+    pub(crate) fn restored(starts: Vec<u32>, end: u64) -> Self {
+        Self { starts, end }
     }
 }
 

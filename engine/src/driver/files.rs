@@ -125,11 +125,14 @@ impl ShardFiles {
             let len = rustix::fs::fstat(&file)
                 .map_err(|cause| io_error("read", &path, cause.into()))?
                 .st_size;
-            // A segment whose creation was cut short holds nothing yet.
             if u64::try_from(len).is_ok_and(|len| len == self.segment_len) {
                 self.segments.insert(ordinal, file);
-            } else {
+            } else if rustix::fs::seek(&file, SeekFrom::Data(0)) == Err(rustix::io::Errno::NXIO) {
+                // Its creation was cut short; nothing was ever written to it.
                 std::fs::remove_file(&path).map_err(|cause| io_error("remove", &path, cause))?;
+            } else {
+                let what = format!("{} has {len} bytes, not {}", path.display(), self.segment_len);
+                return Err(OpenError::Damaged(store.to_owned(), what));
             }
         }
         Ok(())
@@ -141,6 +144,16 @@ impl ShardFiles {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(cause) => Err(cause),
         }
+    }
+
+    /// True when another segment would leave too little space for checkpoints and small files: a
+    /// store must open on a full device.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        const RESERVE: u64 = 128 << 20;
+        let reserve = RESERVE.min(self.segment_len.saturating_mul(16));
+        rustix::fs::fstatvfs(&self.index).is_ok_and(|stat| {
+            stat.f_bavail.saturating_mul(stat.f_frsize) < self.segment_len.saturating_add(reserve)
+        })
     }
 
     /// Bytes of each segment that are zeroed or written: the first hole ends them, since space

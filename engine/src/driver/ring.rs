@@ -19,6 +19,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use slab::Slab;
 
 use super::files::{CHECKPOINT_NAME, ShardFiles, data_flags, segment_name};
+use crate::error::AppendError;
 use crate::mem::{RecordSlice, Region};
 use crate::op::{Completion, FileId, Op, OpId, ReadBuffer};
 use crate::shard::Shard;
@@ -77,6 +78,8 @@ struct RingDriver {
     fixed_memory: bool,
     jobs: Slab<Job>,
     waiting: VecDeque<Job>,
+    /// Operations that were answered without the ring.
+    refused: Vec<Completion>,
 }
 
 /// A shard together with its ring, owned by one thread at a time.
@@ -113,6 +116,7 @@ impl RingDriver {
             fixed_memory: registered.is_ok(),
             jobs: Slab::new(),
             waiting: VecDeque::new(),
+            refused: Vec::new(),
         };
         driver.add_file(FileId::Index, index);
         for (ordinal, fd) in segments {
@@ -135,6 +139,11 @@ impl RingDriver {
             Op::Write { id, file, at, data } => Job::Write { id, file, at, data, done: 0 },
             Op::Read { id, file, at, len, buffer } => {
                 Job::Read { id, file, at, len, done: 0, buffer }
+            }
+            Op::CreateSegment { id, .. } if self.files.is_nearly_full() => {
+                let result = Err(io::ErrorKind::StorageFull.into());
+                self.refused.push(Completion { id, result, buffer: None });
+                return;
             }
             Op::CreateSegment { id, ordinal, len } => {
                 let path = self.path(&segment_name(ordinal));
@@ -248,6 +257,7 @@ impl RingDriver {
 
     /// Takes every completion that is there and gives finished operations to `done`.
     fn reap(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        done.append(&mut self.refused);
         loop {
             let entries: Vec<cqueue::Entry> = self.ring.completion().collect();
             if entries.is_empty() {
@@ -487,10 +497,15 @@ impl RingShard {
     /// The kernel's, or why the shard was poisoned. What was acknowledged is safe all the same.
     pub fn close(mut self, now: impl Fn() -> EpochMillis) -> io::Result<()> {
         const WAIT: Duration = Duration::from_millis(50);
+        self.shard.start_checkpoint(now());
         loop {
-            // A refusal means that the tail is full: the next completion makes room.
-            let _ = self.shard.flush_staged(now());
-            self.shard.start_checkpoint(now());
+            // Any other refusal means that the tail is full: the next completion makes room.
+            if let Err(AppendError::DiskFull) = self.shard.flush_staged(now()) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            if !self.shard.is_checkpointed() {
+                self.shard.start_checkpoint(now());
+            }
             if let Some(cause) = self.shard.poisoned() {
                 return Err(io::Error::other(cause.to_owned()));
             }

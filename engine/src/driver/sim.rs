@@ -113,8 +113,13 @@ fn copy(src: &[u8], dst: &mut [u8]) -> usize {
 impl SimDisk {
     /// An empty disk.
     pub fn new(seed: u64, segment_len: u64, limits: ShardLimits) -> Self {
-        let manifest =
-            Manifest { store: u128::from(seed), shards: 1, segment_len, block_len: 512, created_ms: 0 };
+        let manifest = Manifest {
+            store: u128::from(seed),
+            shards: 1,
+            segment_len,
+            block_len: 512,
+            created_ms: 0,
+        };
         Self {
             manifest,
             limits,
@@ -154,7 +159,14 @@ impl SimDisk {
         };
         let (tail, _) = Tail::new(&self.limits);
         let shard = Shard::new(start, tail);
-        Ok(SimShard { shard, disk: self, pending: Vec::new(), report, fail_write: false, full: false })
+        Ok(SimShard {
+            shard,
+            disk: self,
+            pending: Vec::new(),
+            report,
+            fail_write: false,
+            full: false,
+        })
     }
 
     /// Drops the checkpoint, so that the next life rebuilds everything from the log.

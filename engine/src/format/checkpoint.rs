@@ -27,6 +27,7 @@ pub(crate) fn encode(views: &Views, geometry: &Geometry) -> Vec<u8> {
     out.put_u32(narrow(views.maps.len()));
     for (&ordinal, map) in &views.maps {
         out.put_u64(ordinal);
+        out.put_u64(map.end());
         out.put_u32(narrow(map.starts().len()));
         map.starts().iter().for_each(|&start| out.put_u32(start));
     }
@@ -112,9 +113,10 @@ fn take_maps(fields: &mut Reader<'_>) -> Option<BTreeMap<u64, GroupMap>> {
     let mut maps = BTreeMap::new();
     for _ in 0..fields.u32()? {
         let ordinal = fields.u64()?;
+        let end = fields.u64()?;
         let count = fields.u32()?;
         let starts = (0..count).map(|_| fields.u32()).collect::<Option<Vec<_>>>()?;
-        maps.insert(ordinal, GroupMap::from_starts(starts));
+        maps.insert(ordinal, GroupMap::restored(starts, end));
     }
     Some(maps)
 }

@@ -110,6 +110,7 @@ impl Shard {
         now: EpochMillis,
     ) -> Result<Appended, AppendError> {
         let len: usize = records.iter().map(Record::len).sum();
+        self.confirm_queue(queue, now);
         self.ensure_open(len, records.len(), now)?;
         let slot = self.views.queue_mut(queue).expect("queues are opened before they are used");
         let first = slot.next();
@@ -127,6 +128,19 @@ impl Shard {
             first_log_offset,
             store_time: open.store_time,
         })
+    }
+
+    /// Logs a queue's opening a second time, in another group: one damaged record must not cost the
+    /// queue its name.
+    fn confirm_queue(&mut self, queue: QueueNo, now: EpochMillis) {
+        let slot = self.views.queue_mut(queue).filter(|slot| !slot.key().is_empty());
+        if let Some(slot) = slot
+            && slot.take_confirmation()
+        {
+            let bytes = payload::queue_open(slot.incarnation(), slot.key());
+            // A refusal leaves the queue with one opening, as if this had never been tried.
+            let _ = self.append_own(Kind::QueueOpen, queue.0, &bytes, now);
+        }
     }
 
     /// Appends a fact, or its removal. It counts, and may be acknowledged, once

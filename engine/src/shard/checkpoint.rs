@@ -60,7 +60,7 @@ impl Shard {
             failed: false,
         };
         for (first, data) in self.views.index.take_unwritten() {
-            let id = self.op(Purpose::IndexWrite { first, len: data.len() });
+            let id = self.op(Purpose::IndexWrite { first });
             let at = u64::from(first) * wide(BLOCK_LEN);
             self.ops.push_back(Op::Write { id, file: FileId::Index, at, data });
             self.checkpoint.writes += 1;
@@ -71,31 +71,38 @@ impl Shard {
     pub(super) fn index_written(
         &mut self,
         first: u32,
-        len: usize,
         result: io::Result<usize>,
         now: EpochMillis,
     ) {
         self.checkpoint.writes -= 1;
-        match result {
-            Ok(_) => self.views.index.written(first, len),
-            // The blocks stay in memory, but no later checkpoint could name them either: stop.
-            Err(cause) => self.fail("writing the queue index", &cause),
+        self.views.index.written(first, result.is_ok());
+        if let Err(cause) = result {
+            // The blocks stay in memory and are written again; until then no checkpoint names them.
+            self.checkpoint.bytes = None;
+            self.give_checkpoint_up(&cause, now);
         }
-        if self.poison.is_some() {
-            self.checkpoint.running = false;
-        }
-        self.checkpoint.taken = now;
         self.replace_checkpoint();
     }
 
     fn replace_checkpoint(&mut self) {
-        if self.checkpoint.writes > 0 || self.poison.is_some() {
+        if self.checkpoint.writes > 0 {
             return;
         }
-        if let Some(bytes) = self.checkpoint.bytes.take() {
-            let id = self.op(Purpose::Checkpoint);
-            self.ops.push_back(Op::ReplaceCheckpoint { id, bytes });
+        match self.checkpoint.bytes.take() {
+            Some(bytes) => {
+                let id = self.op(Purpose::Checkpoint);
+                self.ops.push_back(Op::ReplaceCheckpoint { id, bytes });
+            }
+            None => self.checkpoint.running = false,
         }
+    }
+
+    /// The previous checkpoint still stands, so only the next opening takes longer.
+    fn give_checkpoint_up(&mut self, cause: &io::Error, now: EpochMillis) {
+        tracing::warn!(shard = self.geometry.shard(), %cause, "checkpoint not written");
+        self.checkpoint.failed = true;
+        self.checkpoint.covered = Sequence::default();
+        self.checkpoint.taken = now;
     }
 
     pub(super) fn checkpoint_written(&mut self, result: io::Result<usize>, now: EpochMillis) {
@@ -103,12 +110,7 @@ impl Shard {
         self.checkpoint.taken = now;
         match result {
             Ok(_) => self.stats.checkpoints += 1,
-            // The previous checkpoint still stands, so only the next opening takes longer.
-            Err(cause) => {
-                tracing::warn!(shard = self.geometry.shard(), %cause, "checkpoint not written");
-                self.checkpoint.failed = true;
-                self.checkpoint.covered = Sequence::default();
-            }
+            Err(cause) => self.give_checkpoint_up(&cause, now),
         }
     }
 

@@ -24,6 +24,9 @@ struct ColdChunk {
     used: bool,
 }
 
+/// Reads ahead stop while this many reads are under way.
+const LOADING_MAX: usize = 8;
+
 /// A read under way: whoever waits for it, and where it starts.
 struct Loading {
     base: Place,
@@ -37,6 +40,8 @@ pub(super) struct Cold {
     bytes: usize,
     spare: Vec<Arc<Chunk>>,
     loading: Vec<Loading>,
+    /// Stretches of the log where no group can be read, by their start.
+    gaps: BTreeMap<LogOffset, LogOffset>,
     /// A read that failed, for the next look-up of its position.
     failed: Option<(Place, ReadError)>,
     index_loading: Vec<(u32, Vec<u64>)>,
@@ -51,6 +56,9 @@ pub(super) enum Look {
 
 impl Cold {
     fn look(&mut self, position: LogOffset, len: usize) -> Look {
+        if self.gap_end(position).is_some() {
+            return Look::Damaged;
+        }
         let Some((&base, chunk)) = self.chunks.range_mut(..=position).next_back() else {
             return Look::Absent;
         };
@@ -65,7 +73,25 @@ impl Cold {
         }
     }
 
+    /// The end of the damaged stretch that a position lies in.
+    fn gap_end(&self, position: LogOffset) -> Option<LogOffset> {
+        let (_, &end) = self.gaps.range(..=position).next_back()?;
+        (position < end).then_some(end)
+    }
+
+    fn note_gap(&mut self, start: LogOffset, end: LogOffset) {
+        const GAPS_MAX: usize = 1024;
+        if self.gaps.len() == GAPS_MAX {
+            self.gaps.clear();
+        }
+        self.gaps.insert(start, end);
+    }
+
+    /// Where to go on behind a position that is cached or known to be damaged.
     fn end_of(&self, position: LogOffset) -> Option<LogOffset> {
+        if let Some(end) = self.gap_end(position) {
+            return Some(end);
+        }
         let (&base, chunk) = self.chunks.range(..=position).next_back()?;
         let end = base.plus(chunk.groups.len());
         (position < end).then_some(end)
@@ -182,22 +208,28 @@ impl Shard {
         const AHEAD: usize = 3;
         let mut at = position;
         for _ in 0..AHEAD {
-            let Some(end) = self.cold.end_of(at) else { return };
-            let Some(place) = self.geometry.place(end) else { return };
-            if self.cold.end_of(end).is_none() {
-                let in_memory = self.tail.start().is_some_and(|start| end >= start);
-                let mapped = self
-                    .views
-                    .maps
-                    .get(&place.ordinal)
-                    .is_some_and(|map| map.start_before(place.byte).is_some());
-                if !in_memory && mapped && self.cold.loading.len() < 8 {
-                    self.start_read(place, READ_LEN, None);
+            let Some(next) = self.cold.end_of(at).and_then(|end| self.group_from(end)) else {
+                return;
+            };
+            at = self.position(next);
+            if self.cold.end_of(at).is_none() {
+                let in_memory = self.tail.start().is_some_and(|start| at >= start);
+                if !in_memory && self.cold.loading.len() < LOADING_MAX {
+                    self.start_read(next, READ_LEN, None);
                 }
                 return;
             }
-            at = end;
         }
+    }
+
+    /// Where the next group of the log starts, given the end of one.
+    fn group_from(&self, end: LogOffset) -> Option<Place> {
+        let place = self.geometry.place(end)?;
+        let has_group = |place: Place| {
+            let map = self.views.maps.get(&place.ordinal);
+            map.is_some_and(|map| place.byte < map.end()).then_some(place)
+        };
+        has_group(place).or_else(|| has_group(Place { ordinal: place.ordinal + 1, byte: 0 }))
     }
 
     fn start_read(&mut self, base: Place, len: usize, token: Option<u64>) {
@@ -255,7 +287,8 @@ impl Shard {
         len: usize,
     ) -> Result<Option<usize>, ReadError> {
         let position = self.position(base);
-        let end = self.views.end(&self.geometry).unwrap_or(position);
+        let map_end = self.views.maps.get(&base.ordinal).map_or(0, |map| map.end());
+        let end = self.position(Place { byte: map_end, ..base });
         let bytes = memory.buffer().get(..len).unwrap_or_default();
         let mut whole = 0;
         let mut damaged = Vec::new();
@@ -279,14 +312,33 @@ impl Shard {
             );
             whole += padded;
         }
+        if whole == 0 && position < end {
+            let len = self.damaged_len(base, bytes);
+            tracing::error!(position = position.get(), len, "the log is damaged here");
+            self.cold.note_gap(position, position.plus(len));
+            return Ok(None);
+        }
         if whole == 0 {
-            return Err(ReadError::Damaged(position));
+            return Ok(None);
         }
         self.stats.unreadable += wide(damaged.len());
         let groups = memory.freeze(whole);
         let chunk = ColdChunk { groups, damaged, used: false };
         self.cold.insert(position, chunk, self.limits.cold_bytes);
         Ok(None)
+    }
+
+    /// How far it is to the next group that can be read, at most to the end of what was read.
+    fn damaged_len(&self, base: Place, bytes: &[u8]) -> usize {
+        let position = self.position(base);
+        let block_len = self.geometry.block_len();
+        let is_group = |at: &usize| {
+            bytes.get(*at..).and_then(Header::read).is_some_and(|(header, _)| {
+                header.store == self.geometry.store() && header.position == position.plus(*at)
+            })
+        };
+        let blocks = (block_len..bytes.len()).step_by(block_len);
+        blocks.into_iter().find(is_group).unwrap_or(bytes.len().max(block_len))
     }
 
     /// The block of the queue index with this number, or `Pending` while it is read.

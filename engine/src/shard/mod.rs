@@ -109,7 +109,7 @@ enum Purpose {
     Zero { ordinal: u64, end: u64 },
     Cold { base: Place },
     IndexRead { first: u32 },
-    IndexWrite { first: u32, len: usize },
+    IndexWrite { first: u32 },
     Checkpoint,
 }
 
@@ -327,7 +327,7 @@ impl Shard {
             Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result, now),
             Purpose::Cold { base } => self.cold_read(base, result, buffer),
             Purpose::IndexRead { first } => self.index_read(first, result, buffer),
-            Purpose::IndexWrite { first, len } => self.index_written(first, len, result, now),
+            Purpose::IndexWrite { first } => self.index_written(first, result, now),
             Purpose::Checkpoint => self.checkpoint_written(result, now),
         }
         self.prepare_more();

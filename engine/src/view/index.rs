@@ -24,6 +24,8 @@ pub(crate) struct Index {
     filling: Option<ChunkTail>,
     /// Sealed blocks that no write has been issued for, joined where they lie together.
     unwritten: Vec<(u32, RecordSlice)>,
+    /// What is being written.
+    writing: Vec<(u32, RecordSlice)>,
     blocks: HashMap<u32, Cached>,
     /// Blocks that are in the file, oldest first: they may leave memory.
     evictable: VecDeque<u32>,
@@ -66,12 +68,20 @@ impl Index {
 
     /// What has to be in the file before a checkpoint may name it.
     pub(crate) fn take_unwritten(&mut self) -> Vec<(u32, RecordSlice)> {
-        std::mem::take(&mut self.unwritten)
+        let taken = std::mem::take(&mut self.unwritten);
+        self.writing.extend(taken.iter().cloned());
+        taken
     }
 
-    /// These blocks are durable in the file now.
-    pub(crate) fn written(&mut self, first: u32, len: usize) {
-        self.loaded_range(first, len / BLOCK_LEN);
+    /// The write of these blocks has ended: they are durable, or wait to be written again.
+    pub(crate) fn written(&mut self, first: u32, durable: bool) {
+        let Some(at) = self.writing.iter().position(|&(block, _)| block == first) else { return };
+        let (first, data) = self.writing.swap_remove(at);
+        if durable {
+            self.loaded_range(first, data.len() / BLOCK_LEN);
+        } else {
+            self.unwritten.insert(0, (first, data));
+        }
     }
 
     fn loaded_range(&mut self, first: u32, count: usize) {

@@ -158,6 +158,7 @@ impl Views {
                     self.facts.appended(key, value, sequence);
                 }
             }
+            Kind::QueueOpen if self.queue(QueueNo(record.entry.queue)).is_some() => {}
             Kind::QueueOpen => {
                 if let Some((incarnation, key)) = payload::parse_queue_open(record.bytes) {
                     self.queues.push(Queue::opened(key, incarnation));

@@ -52,6 +52,8 @@ pub(crate) struct Queue {
     next: u64,
     /// The group with its opening is committed.
     committed: bool,
+    /// A second opening is in the log, or none is needed.
+    confirmed: bool,
     waiters: Vec<Waiter>,
 }
 
@@ -63,7 +65,7 @@ impl Queue {
 
     /// A queue that the log names by its number before, or without, its opening.
     pub(crate) fn unnamed() -> Self {
-        Self { committed: true, ..Self::default() }
+        Self { committed: true, confirmed: true, ..Self::default() }
     }
 
     /// A queue as a checkpoint kept it.
@@ -76,6 +78,7 @@ impl Queue {
     ) -> Self {
         let mut queue = Self::opened(key, incarnation);
         queue.committed = true;
+        queue.confirmed = true;
         queue.min = min;
         queue.blocks = blocks;
         queue.blocks_from = blocks_from;
@@ -88,6 +91,13 @@ impl Queue {
         self.key = key.into();
         self.incarnation = incarnation;
         self.committed = true;
+    }
+
+    /// True once, after the opening is committed: it is time to log a second one.
+    pub(crate) fn take_confirmation(&mut self) -> bool {
+        let due = self.committed && !self.confirmed;
+        self.confirmed |= due;
+        due
     }
 
     pub(crate) fn is_committed(&self) -> bool {
