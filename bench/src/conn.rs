@@ -114,7 +114,15 @@ impl Conn {
     ///
     /// As the system reports them.
     pub(crate) fn connect(addr: SocketAddr, inbox_len: usize) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&addr, CALL_TIMEOUT)?;
+        Self::adopt(TcpStream::connect_timeout(&addr, CALL_TIMEOUT)?, inbox_len)
+    }
+
+    /// Takes over a connected socket, still blocking.
+    ///
+    /// # Errors
+    ///
+    /// As the system reports them.
+    pub(crate) fn adopt(stream: TcpStream, inbox_len: usize) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(CALL_TIMEOUT))?;
         Ok(Self {

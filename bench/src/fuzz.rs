@@ -1,8 +1,9 @@
 //! `fuzz`: mutated frames over many connections, with a healthy client beside them.
 //!
-//! Every connection sends a bounded number of damaged requests, waits for a quiet moment, is reset
-//! and opened again, so that damage to the framing costs one connection's rest and not the run's.
-//! Whatever the broker answers has to be whole frames. The healthy client sends one message after
+//! Every connection writes a few damaged requests and a valid one behind them. When the valid one is
+//! answered the framing survived, and it goes on; when it is not answered in time the framing is
+//! lost, and the connection is reset and opened again. So the broker sets the pace, and is never
+//! just flooded. Whatever it answers has to be whole frames. The healthy client sends one message after
 //! the other at a fixed rate before and during; none of its sends may fail.
 
 use std::io;
@@ -22,18 +23,16 @@ use crate::frame::{consumer_heartbeat, request};
 use crate::load::{Budget, Load};
 use crate::measure::Tally;
 use crate::mutate::{Random, mutate};
-use crate::produce::LoadArgs;
+use crate::produce::{LoadArgs, drain};
 use crate::reactor::{Actor, Reactor, Stop, Token, run};
 use crate::scan::scan;
 
 /// Damaged frames sent over one connection at most.
 const FRAMES_PER_CONNECTION_MAX: usize = 100;
-/// Damaged frames written at a time.
-const FRAMES_PER_WRITE: usize = 10;
-/// How long a connection must be quiet before its next turn.
-const QUIET_TIME: Duration = Duration::from_millis(5);
-/// How long a connection may refuse to take bytes.
-const STUCK_TIME: Duration = Duration::from_secs(5);
+/// Damaged frames written at a time, at most.
+const FRAMES_PER_WRITE_MAX: usize = 8;
+/// Correlation number of the valid request behind the damaged ones.
+const PROBE_OPAQUE: u32 = 2_000_000_000;
 /// Steps in which progress is reported.
 const REPORTS: u64 = 10;
 
@@ -57,6 +56,10 @@ pub(crate) struct Fuzz {
     /// Messages a second of the healthy client
     #[arg(long, default_value_t = 500.0)]
     healthy_rate: f64,
+    /// How long the answer to a valid request may take before its connection counts as lost, in
+    /// milliseconds
+    #[arg(long, default_value_t = 50)]
+    patience_ms: u64,
     /// Longest run in seconds
     #[arg(long, default_value_t = 600.0)]
     seconds_max: f64,
@@ -66,14 +69,16 @@ struct Lane {
     conn: Conn,
     /// Damaged frames that this connection still sends.
     left: usize,
-    /// When bytes last moved in either direction.
-    moved_at: Nanos,
+    /// When the valid request was written whose answer is awaited.
+    probed_at: Option<Nanos>,
 }
 
 /// The connections that send damage.
 struct Fuzzers {
     broker: SocketAddr,
     corpus: Vec<Vec<u8>>,
+    probe: Vec<u8>,
+    patience: Duration,
     random: Random,
     lanes: Vec<Lane>,
     left: u64,
@@ -82,7 +87,8 @@ struct Fuzzers {
     connections: u64,
     closed_by_broker: u64,
     malformed_answers: u64,
-    stuck: u64,
+    framing_lost: u64,
+    framing_kept: u64,
 }
 
 impl Fuzz {
@@ -122,8 +128,8 @@ impl Fuzz {
             memory.push(kib);
         }
         healthy.stop();
-        let drained = session.reactor.now().plus(Duration::from_secs(5));
-        run(&mut session.reactor, &mut [&mut healthy, &mut fuzzers], drained, Stop::AnyDone)?;
+        fuzzers.lanes.clear();
+        drain(&mut healthy, &mut session.reactor)?;
         healthy.give_up();
         self.report(&fuzzers, &alone, &healthy.tally, &memory)
     }
@@ -145,9 +151,12 @@ impl Fuzz {
         if let Some(folder) = &self.corpus {
             corpus.extend(recorded_corpus(folder)?);
         }
+        let probed = [("queueId", "0"), ("topic", self.target.topic.as_str())];
         let mut fuzzers = Fuzzers {
             broker: session.broker,
             corpus,
+            probe: request(Encoding::Json, codes::GET_MAX_OFFSET, PROBE_OPAQUE, &probed, b""),
+            patience: Duration::from_millis(self.patience_ms),
             random: Random::new(self.seed),
             lanes: Vec::new(),
             left: 0,
@@ -156,7 +165,8 @@ impl Fuzz {
             connections: 0,
             closed_by_broker: 0,
             malformed_answers: 0,
-            stuck: 0,
+            framing_lost: 0,
+            framing_kept: 0,
         };
         for lane in 0..self.connections {
             let opened = fuzzers.open(lane, &session.reactor)?;
@@ -187,21 +197,23 @@ impl Fuzz {
             "answers": fuzzers.answers,
             "closed_by_broker": fuzzers.closed_by_broker,
             "malformed_answers": fuzzers.malformed_answers,
-            "stuck": fuzzers.stuck,
+            "framing_lost": fuzzers.framing_lost,
+            "framing_kept": fuzzers.framing_kept,
             "healthy_alone": window(alone),
             "healthy_beside": window(beside),
             "rss_anon_kib": memory,
         });
         let text = format!(
-            "{} damaged frames, {} answers, {} connections ({} closed by the broker, {} stuck), \
-             {} malformed answers\n\
+            "{} damaged frames, {} answers ({} malformed), {} connections ({} closed by the broker), \
+             framing kept {} and lost {} times\n\
              healthy client alone  {}   errors {}\nhealthy client beside {}   errors {}",
             fuzzers.sent,
             fuzzers.answers,
+            fuzzers.malformed_answers,
             fuzzers.connections,
             fuzzers.closed_by_broker,
-            fuzzers.stuck,
-            fuzzers.malformed_answers,
+            fuzzers.framing_kept,
+            fuzzers.framing_lost,
             latency_text(&alone.latency_json()),
             alone.errors_json(),
             latency_text(&beside.latency_json()),
@@ -224,7 +236,7 @@ impl Fuzzers {
         conn.go(reactor, Token { actor: 1, lane })?;
         self.connections += 1;
         let left = 1 + self.random.below(FRAMES_PER_CONNECTION_MAX);
-        Ok(Lane { conn, left, moved_at: reactor.now() })
+        Ok(Lane { conn, left, probed_at: None })
     }
 
     fn reopen(&mut self, lane: usize, reactor: &Reactor) -> io::Result<()> {
@@ -236,24 +248,35 @@ impl Fuzzers {
         Ok(())
     }
 
-    /// Writes the next few damaged frames of a connection.
+    /// Writes the next few damaged frames of a connection and a valid one.
     fn damage(&mut self, lane: usize, reactor: &Reactor) -> io::Result<()> {
         let Some(state) = self.lanes.get_mut(lane) else { return Ok(()) };
-        for _ in 0..FRAMES_PER_WRITE {
+        for _ in 0..=self.random.below(FRAMES_PER_WRITE_MAX - 1) {
             if state.left == 0 || self.left == 0 {
                 break;
             }
             state.left -= 1;
             self.left -= 1;
             self.sent += 1;
-            let other = self.random.below(self.corpus.len());
             let mut frame = self.random.pick(&self.corpus).clone();
-            let other = self.corpus.get(other).map(Vec::as_slice).unwrap_or_default();
-            mutate(&mut self.random, &mut frame, other);
+            let lender = self.random.pick(&self.corpus);
+            mutate(&mut self.random, &mut frame, lender);
             state.conn.outbox.extend_from_slice(&frame);
         }
-        state.moved_at = reactor.now();
+        state.conn.outbox.extend_from_slice(&self.probe);
+        state.probed_at = Some(reactor.now());
         self.flush(lane, reactor)
+    }
+
+    /// Whatever a connection's turn is: the next damage, or a new connection.
+    fn go_on(&mut self, lane: usize, reactor: &Reactor) -> io::Result<()> {
+        if self.left == 0 {
+            return Ok(());
+        }
+        match self.lanes.get(lane) {
+            Some(state) if state.left == 0 => self.reopen(lane, reactor),
+            _ => self.damage(lane, reactor),
+        }
     }
 
     fn flush(&mut self, lane: usize, reactor: &Reactor) -> io::Result<()> {
@@ -265,16 +288,22 @@ impl Fuzzers {
         Ok(())
     }
 
+    /// Takes the answers that have arrived.
     fn answers(&mut self, lane: usize) {
         let Some(state) = self.lanes.get_mut(lane) else { return };
         loop {
-            match state.conn.inbox.next() {
-                Ok(Some(frame)) if scan(frame).is_some() => self.answers += 1,
+            let answer = match state.conn.inbox.next() {
+                Ok(Some(frame)) => scan(frame),
                 Ok(None) => return,
-                Ok(Some(_)) | Err(_) => {
-                    self.malformed_answers += 1;
-                    return;
-                }
+                Err(_) => None,
+            };
+            let Some(answer) = answer else {
+                self.malformed_answers += 1;
+                return;
+            };
+            self.answers += 1;
+            if answer.response && answer.opaque.cast_unsigned() == PROBE_OPAQUE {
+                self.framing_kept += u64::from(state.probed_at.take().is_some());
             }
         }
     }
@@ -283,7 +312,6 @@ impl Fuzzers {
 impl Actor for Fuzzers {
     fn ready(&mut self, lane: usize, readable: bool, reactor: &Reactor) -> io::Result<()> {
         let Some(state) = self.lanes.get_mut(lane) else { return Ok(()) };
-        state.moved_at = reactor.now();
         if readable {
             let received = state.conn.receive()?;
             self.answers(lane);
@@ -296,22 +324,16 @@ impl Actor for Fuzzers {
     }
 
     fn tick(&mut self, now: Nanos, reactor: &Reactor) -> io::Result<Option<Nanos>> {
-        let mut next = now.plus(QUIET_TIME);
+        let mut next = now.plus(self.patience);
         for lane in 0..self.lanes.len() {
-            let Some(state) = self.lanes.get(lane) else { continue };
-            let quiet_at = state.moved_at.plus(QUIET_TIME);
-            let blocked = !state.conn.outbox.is_empty();
-            if blocked && now >= state.moved_at.plus(STUCK_TIME) {
-                self.stuck += 1;
-                self.reopen(lane, reactor)?;
-            } else if blocked || self.left == 0 {
-                continue;
-            } else if now < quiet_at {
-                next = next.min(quiet_at);
-            } else if state.left == 0 {
-                self.reopen(lane, reactor)?;
-            } else {
-                self.damage(lane, reactor)?;
+            match self.lanes.get(lane).and_then(|state| state.probed_at) {
+                None => self.go_on(lane, reactor)?,
+                Some(at) if now >= at.plus(self.patience) => {
+                    self.framing_lost += 1;
+                    self.reopen(lane, reactor)?;
+                    self.go_on(lane, reactor)?;
+                }
+                Some(at) => next = next.min(at.plus(self.patience)),
             }
         }
         Ok(Some(next))

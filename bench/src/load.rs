@@ -396,3 +396,75 @@ impl Actor for Load {
         (!self.sending && self.outstanding == 0) || !self.alive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ringmq_protocol::frame::Encoding;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::frame::SendSpec;
+    use crate::reactor::{Stop, run};
+    use crate::sink::serve;
+
+    fn load(broker: SocketAddr, encoding: Encoding, batch: u32, pace: Pace) -> (Load, Reactor) {
+        let reactor = Reactor::new(Clock::start()).unwrap();
+        let send = SendSpec { encoding, group: "g", topic: "t", body_len: 100, batch, tag: None };
+        let spec = LoadSpec {
+            broker,
+            connections: 3,
+            queues: 4,
+            pace,
+            frames: SendFrames::new(&send, 4),
+            batch,
+            body_len: 100,
+            actor: 0,
+        };
+        (Load::new(spec, &reactor).unwrap(), reactor)
+    }
+
+    fn until_done(load: &mut Load, budget: Budget, reactor: &mut Reactor) {
+        load.begin(budget, reactor).unwrap();
+        let limit = reactor.now().plus(Duration::from_secs(30));
+        run(reactor, &mut [load], limit, Stop::AnyDone).unwrap();
+        assert!(load.done(), "still {} outstanding", load.outstanding);
+    }
+
+    #[test]
+    fn a_closed_loop_sends_its_budget_and_not_more() {
+        for (encoding, batch) in [(Encoding::Json, 1), (Encoding::Json, 5), (Encoding::Binary, 1)] {
+            let broker = serve(usize::MAX);
+            let (mut load, mut reactor) = load(broker, encoding, batch, Pace::Closed(7));
+            let budget = Budget { messages: 1003, bytes: u64::MAX };
+            until_done(&mut load, budget, &mut reactor);
+            assert_eq!(load.tally.messages, 1003 / u64::from(batch) * u64::from(batch));
+            assert_eq!(load.tally.errors.len(), 0);
+            assert_eq!(load.sequence(), load.tally.messages);
+            let budget = Budget { messages: u64::MAX, bytes: 100 * 50 };
+            until_done(&mut load, budget, &mut reactor);
+            assert_eq!(load.tally.messages, 50);
+        }
+    }
+
+    #[test]
+    fn an_open_loop_keeps_its_pace() {
+        let (mut load, mut reactor) =
+            load(serve(usize::MAX), Encoding::Json, 1, Pace::Open(10_000.0));
+        let from = reactor.now();
+        until_done(&mut load, Budget { messages: 501, bytes: u64::MAX }, &mut reactor);
+        assert_eq!(load.tally.messages, 501);
+        assert!(reactor.now().since(from) >= 50_000_000, "500 intervals of 0.1 ms");
+    }
+
+    #[test]
+    fn what_a_broker_that_hangs_up_still_owed_is_counted() {
+        let (mut load, mut reactor) = load(serve(10), Encoding::Json, 1, Pace::Closed(4));
+        until_done(&mut load, Budget::UNLIMITED, &mut reactor);
+        assert!(!load.alive());
+        assert_eq!(load.tally.errors.get(&CONNECTION_CLOSED), Some(&3));
+        let unanswered = load.tally.errors.get(&UNANSWERED).copied().unwrap_or_default();
+        assert_eq!(load.tally.messages + unanswered, load.sequence());
+    }
+}

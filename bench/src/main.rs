@@ -27,7 +27,9 @@ mod procfs;
 mod produce;
 mod pull;
 mod reactor;
+mod report;
 mod scan;
+mod sink;
 mod stall;
 
 /// Load generator for brokers that speak the RocketMQ remoting protocol.
@@ -54,6 +56,10 @@ enum Command {
     Fuzz(fuzz::Fuzz),
     /// Where the broker is, its process, the topic's offsets
     Info(info::Info),
+    /// Answer everything with success, to see what the generator itself can do
+    Sink(sink::Sink),
+    /// One table out of the results of a comparison
+    Report(report::Report),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +71,8 @@ fn main() -> ExitCode {
         Command::Stall(command) => command.run(),
         Command::Fuzz(command) => command.run(),
         Command::Info(command) => command.run(),
+        Command::Sink(command) => command.run(),
+        Command::Report(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

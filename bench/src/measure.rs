@@ -111,6 +111,7 @@ pub(crate) struct Probe {
 pub(crate) struct Sample {
     at: Nanos,
     cpu: Option<Duration>,
+    own_cpu: Option<Duration>,
     rss_anon_kib: Option<u64>,
     block: BlockCounters,
 }
@@ -121,6 +122,7 @@ impl Probe {
         Sample {
             at,
             cpu: self.pid.and_then(|pid| procfs::cpu_time(pid).ok()),
+            own_cpu: procfs::cpu_time(std::process::id()).ok(),
             rss_anon_kib: self.rss_anon_kib(),
             block: procfs::block_counters().unwrap_or_default(),
         }
@@ -136,12 +138,17 @@ impl Probe {
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 pub(crate) fn costs_json(before: &Sample, after: &Sample, messages: u64) -> Value {
     let seconds = after.at.since(before.at) as f64 / 1e9;
-    let cpu = before.cpu.zip(after.cpu).map(|(a, b)| b.saturating_sub(a).as_secs_f64());
+    let spent = |before: Option<Duration>, after: Option<Duration>| {
+        Some(after?.saturating_sub(before?).as_secs_f64())
+    };
+    let cpu = spent(before.cpu, after.cpu);
+    let own_cpu = spent(before.own_cpu, after.own_cpu);
     json!({
         "seconds": seconds,
         "broker_cpu_us_per_message":
             cpu.filter(|_| messages > 0).map(|cpu| cpu * 1e6 / messages as f64),
         "broker_cores": cpu.filter(|_| seconds > 0.0).map(|cpu| cpu / seconds),
+        "generator_cores": own_cpu.filter(|_| seconds > 0.0).map(|cpu| cpu / seconds),
         "broker_rss_anon_mib_before": before.rss_anon_kib.map(|kib| kib as f64 / 1024.0),
         "broker_rss_anon_mib_after": after.rss_anon_kib.map(|kib| kib as f64 / 1024.0),
         "device_flushes": after.block.flushes.saturating_sub(before.block.flushes),

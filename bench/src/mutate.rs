@@ -97,7 +97,7 @@ pub(crate) fn mutate(random: &mut Random, frame: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..=random.below(3) {
         step(random, frame, other);
     }
-    if random.chance(70) && frame.len() >= PREFIX_LEN {
+    if random.chance(80) && frame.len() >= PREFIX_LEN {
         let header_len = if random.chance(50) {
             // The change of length is taken as the header's, where most damage is done.
             (header_len + frame.len()).saturating_sub(len_before)
@@ -218,7 +218,7 @@ mod tests {
                         == frame.len()
             })
             .count();
-        assert!((1000..2000).contains(&framed), "{framed} of 2000 have the right length");
+        assert!((1200..2000).contains(&framed), "{framed} of 2000 have the right length");
         let header_fits = |frame: &Vec<u8>| header_len(frame) + PREFIX_LEN <= frame.len();
         assert!(frames.iter().any(|frame| !header_fits(frame)));
     }
