@@ -134,7 +134,7 @@ pub enum Language {
 }
 
 impl Language {
-    const ALL: [(Self, u8, &'static str); 14] = [
+    const ALL: &'static [(Self, u8, &'static str)] = &[
         (Self::Java, 0, "JAVA"),
         (Self::Cpp, 1, "CPP"),
         (Self::Dotnet, 2, "DOTNET"),
@@ -151,31 +151,29 @@ impl Language {
         (Self::NodeJs, 13, "NODE_JS"),
     ];
 
-    fn entry(
-        matches: impl Fn(&(Self, u8, &'static str)) -> bool,
-    ) -> Option<(Self, u8, &'static str)> {
-        Self::ALL.into_iter().find(matches)
-    }
-
     /// The name in JSON.
     pub fn name(self) -> &'static str {
-        Self::entry(|(language, ..)| *language == self).map_or("OTHER", |(.., name)| name)
+        Self::ALL.iter().find(|(language, ..)| *language == self).map_or("OTHER", |(.., name)| name)
     }
 
     /// The number in the binary form.
     pub fn number(self) -> u8 {
-        Self::entry(|(language, ..)| *language == self).map_or(7, |(_, number, _)| number)
+        Self::ALL
+            .iter()
+            .find(|(language, ..)| *language == self)
+            .map_or(7, |(_, number, _)| *number)
     }
 
     /// The language with this number.
     pub fn from_number(number: u8) -> Self {
-        Self::entry(|(_, n, _)| *n == number).map_or(Self::Unknown, |(language, ..)| language)
+        let found = Self::ALL.iter().find(|(_, n, _)| *n == number);
+        found.map_or(Self::Unknown, |(language, ..)| *language)
     }
 
     /// The language with this name, or whose number this is in decimal digits.
     pub fn from_name(name: &str) -> Self {
-        match Self::entry(|(.., n)| *n == name) {
-            Some((language, ..)) => language,
+        match Self::ALL.iter().find(|(.., n)| *n == name) {
+            Some((language, ..)) => *language,
             None => name.parse().map_or(Self::Unknown, Self::from_number),
         }
     }

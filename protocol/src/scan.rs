@@ -38,7 +38,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The next byte that is not white space, without passing it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&mut self) -> Option<u8> {
         loop {
             match self.bytes.get(self.at) {
@@ -62,22 +62,27 @@ impl<'a> Scanner<'a> {
     }
 
     /// Passes a quoted string.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn string(&mut self) -> Result<Text<'a>, Malformed> {
         self.expect(b'"')?;
         let start = self.at;
-        let mut escaped = false;
-        loop {
-            self.at = find_special(self.bytes, self.at).ok_or(Malformed(self.bytes.len()))?;
-            if self.bytes.get(self.at) == Some(&b'"') {
-                break;
-            }
-            escaped = true;
-            self.escape()?;
+        self.at = find_special(self.bytes, start).ok_or(Malformed(self.bytes.len()))?;
+        let escaped = self.bytes.get(self.at) == Some(&b'\\');
+        if escaped {
+            self.rest_of_escaped()?;
         }
         let raw = self.bytes.get(start..self.at).ok_or(Malformed(start))?;
         self.at += 1;
         Ok(Text::scanned(raw, escaped))
+    }
+
+    /// Goes on from a string's first backslash to its closing quote.
+    fn rest_of_escaped(&mut self) -> Result<(), Malformed> {
+        while self.bytes.get(self.at) != Some(&b'"') {
+            self.escape()?;
+            self.at = find_special(self.bytes, self.at).ok_or(Malformed(self.bytes.len()))?;
+        }
+        Ok(())
     }
 
     /// Passes one escape, which starts here.
@@ -93,7 +98,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Passes any value.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn value(&mut self) -> Result<Value<'a>, Malformed> {
         match self.peek() {
             Some(b'"') => self.string().map(Value::Text),
@@ -172,7 +177,7 @@ impl<'a> Scanner<'a> {
 }
 
 /// Finds the next quote or backslash at or after `from`, eight bytes at a time.
-#[inline]
+#[inline(always)]
 fn find_special(bytes: &[u8], from: usize) -> Option<usize> {
     const QUOTES: u64 = 0x2222_2222_2222_2222;
     const BACKSLASHES: u64 = 0x5c5c_5c5c_5c5c_5c5c;

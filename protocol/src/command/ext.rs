@@ -14,20 +14,20 @@ use crate::{
 /// ACL entries, has 17; entries beyond the table are scanned again by whoever iterates.
 const SPANS: usize = 20;
 
-/// Where one entry lies in the header.
+/// Where one entry lies in the header. Small, because commands are moved.
 #[derive(Clone, Copy)]
 struct Span {
-    key_at: u32,
-    key_len: u32,
-    value_at: u32,
-    value_len: u32,
+    key_at: u16,
+    key_len: u16,
+    value_at: u16,
+    value_len: u16,
 }
 
 impl Span {
     const EMPTY: Self = Self { key_at: 0, key_len: 0, value_at: 0, value_len: 0 };
-    /// Set in a length when escapes are in that text. Lengths fit below it: a header has at most
-    /// 2^24 bytes, and [`Ext::push`] leaves longer ones out of the table.
-    const ESCAPED: u32 = 1 << 31;
+    /// Set in a length when escapes are in that text. An entry whose position or length does not
+    /// fit is left out of the table, like one that finds no room.
+    const ESCAPED: u16 = 1 << 15;
 }
 
 /// The entries of a header's `extFields`, already checked.
@@ -75,7 +75,7 @@ impl<'a> Ext<'a> {
     }
 
     /// Notes an entry; false if the table is full.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, key: Text<'a>, value: Text<'a>) -> bool {
         let span = (|| {
             let (key_at, key_len) = self.place(key)?;
@@ -94,17 +94,17 @@ impl<'a> Ext<'a> {
 
     /// Position and marked length of a text that lies in the header.
     #[inline]
-    fn place(&self, text: Text<'a>) -> Option<(u32, u32)> {
+    fn place(&self, text: Text<'a>) -> Option<(u16, u16)> {
         let raw = text.raw();
         let at = raw.as_ptr().addr().checked_sub(self.header.as_ptr().addr())?;
-        let len = u32::try_from(raw.len()).ok().filter(|len| len & Span::ESCAPED == 0)?;
+        let len = u16::try_from(raw.len()).ok().filter(|len| len & Span::ESCAPED == 0)?;
         let mark = if text.is_escaped() { Span::ESCAPED } else { 0 };
-        Some((u32::try_from(at).ok()?, len | mark))
+        Some((u16::try_from(at).ok()?, len | mark))
     }
 
     #[inline]
-    fn text(&self, at: u32, marked_len: u32) -> Text<'a> {
-        let (at, len) = (at as usize, (marked_len & !Span::ESCAPED) as usize);
+    fn text(&self, at: u16, marked_len: u16) -> Text<'a> {
+        let (at, len) = (usize::from(at), usize::from(marked_len & !Span::ESCAPED));
         let raw = self.header.get(at..at + len).unwrap_or_default();
         Text::scanned(raw, marked_len & Span::ESCAPED != 0)
     }
@@ -167,7 +167,7 @@ impl<'a> Entries<'_, 'a> {
 }
 
 /// Reads one `"key":value`; `None` for a value that is `null`.
-#[inline]
+#[inline(always)]
 fn json_entry<'a>(scanner: &mut Scanner<'a>) -> Result<Option<(Text<'a>, Text<'a>)>, Malformed> {
     let key = scanner.string()?;
     scanner.expect(b':')?;
