@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use clap::Args;
+use ringmq_protocol::frame::FRAME_LEN_MAX;
 use serde_json::{Value, json};
 
 use crate::cli::{Session, Target, costs_text, latency_text};
@@ -16,6 +17,12 @@ use crate::reactor::{Reactor, Stop, run};
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// The part of the byte budget that warm-up may use: one in this many.
 const WARMUP_SHARE: u64 = 4;
+
+/// What a frame needs beside its messages, and a message of a batch beside its body, at most.
+const FRAME_RESERVE: usize = 4096;
+const MESSAGE_RESERVE: usize = 512;
+/// Longest tag, so that properties stay within the reserve.
+const TAG_LEN_MAX: usize = 127;
 
 /// Sends messages and measures.
 #[derive(Args, Clone, Debug)]
@@ -72,6 +79,7 @@ impl LoadArgs {
     ///
     /// As the system reports them.
     pub(crate) fn open(&self, target: &Target, session: &Session, actor: u32) -> io::Result<Load> {
+        self.check()?;
         let frames = SendFrames::new(
             &SendSpec {
                 encoding: target.header.into(),
@@ -98,6 +106,21 @@ impl LoadArgs {
             actor,
         };
         Load::new(spec, &session.reactor)
+    }
+
+    /// Refuses what does not fit into a frame or a property.
+    fn check(&self) -> io::Result<()> {
+        let room = FRAME_LEN_MAX - FRAME_RESERVE;
+        if (self.body + MESSAGE_RESERVE) * self.batch as usize > room {
+            return Err(io::Error::other("--body times --batch does not fit into a frame"));
+        }
+        let unfit = |tag: &str| {
+            tag.is_empty() || tag.len() > TAG_LEN_MAX || tag.chars().any(char::is_control)
+        };
+        if self.tag.as_deref().is_some_and(unfit) {
+            return Err(io::Error::other("--tag has control characters, is empty or too long"));
+        }
+        Ok(())
     }
 
     /// The options as JSON.
