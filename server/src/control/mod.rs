@@ -18,16 +18,36 @@
 //!
 //! Elsewhere: the name server in [`crate::namesrv`].
 
+pub(crate) mod answer;
+mod bodies;
+mod broker;
+mod facts;
+pub(crate) mod files;
+mod groups;
+mod locks;
+mod members;
 mod published;
+mod registration;
+mod requests;
+mod service;
+mod snapshots;
+mod start;
+#[cfg(test)]
+pub(crate) mod testing;
+mod topics;
 
 use std::{future::Future, net::SocketAddr, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use ringmq_protocol::names::NameError;
 use tokio::sync::{mpsc, oneshot};
 
-pub use self::published::{
-    Catalog, ConsumeType, FilterType, GroupConfig, GroupView, Groups, MessageModel, PERM_INHERIT,
-    PERM_READ, PERM_WRITE, Published, SubscriptionView, TopicConfig,
+pub use self::{
+    published::{
+        Catalog, ConsumeType, FilterType, GroupConfig, GroupView, Groups, MessageModel,
+        PERM_INHERIT, PERM_READ, PERM_WRITE, Published, SubscriptionView, TopicConfig,
+    },
+    start::{ControlHandle, StartError, start},
 };
 use crate::context::{ConnId, RequestContext};
 
@@ -101,8 +121,8 @@ pub enum NewTopic {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CreateTopicError {
-    /// The name breaks a rule, in words for the remark. Answer 1.
-    Name(&'static str),
+    /// The name breaks a rule; its text is the remark. Answer 1.
+    Name(NameError),
     /// The template does not exist or may not be inherited from. Answer 17.
     NoTemplate,
     /// This many topics exist already, and no more may. Answer 1.
@@ -119,6 +139,14 @@ pub enum ToThread {
         /// Where to.
         conn: ConnId,
         /// One whole frame, its length included.
+        bytes: Bytes,
+    },
+    /// Write these bytes to all these connections, as far as they exist and take them: a notice that
+    /// may be lost.
+    Notify {
+        /// Where to.
+        conns: Vec<ConnId>,
+        /// One whole frame.
         bytes: Bytes,
     },
     /// Close the connection: its group membership expired.
@@ -218,7 +246,7 @@ pub struct BrokerControlConfig {
 /// What the control thread needs to know about its name server.
 #[derive(Clone, Debug)]
 pub struct NamesrvControlConfig {
-    /// Where it listens. Port 0 takes a free one, see `ControlHandle::namesrv_addr`.
+    /// Where it listens. Port 0 takes a free one, see [`ControlHandle::namesrv_addr`].
     pub listen: SocketAddr,
     /// Where `kvConfig.json` lives; created if missing.
     pub data_dir: PathBuf,
@@ -234,7 +262,7 @@ pub struct BrokerControl {
     pub facts: Arc<dyn Facts>,
     /// Every fact whose key starts with [`FACT_PREFIX`], as the store had them when it was opened.
     pub stored: Vec<(Box<[u8]>, Box<[u8]>)>,
-    /// Where the data threads look. Filled before `start` returns.
+    /// Where the data threads look. Filled before [`start`] returns.
     pub published: Arc<Published>,
     /// The receiving end of a channel of [`TO_CONTROL_CAPACITY`].
     pub requests: mpsc::Receiver<ToControl>,

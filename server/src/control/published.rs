@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use imbl::HashMap;
+pub use ringmq_protocol::body::{ConsumeType, MessageModel, TopicFilterType as FilterType};
 
 /// A topic or broker may be read.
 pub const PERM_READ: u32 = 4;
@@ -70,16 +71,6 @@ impl Catalog {
     }
 }
 
-/// Whether the messages of a topic carry one tag or many.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FilterType {
-    /// `SINGLE_TAG`.
-    #[default]
-    SingleTag,
-    /// `MULTI_TAG`: stored messages get system flag 2.
-    MultiTag,
-}
-
 /// One topic.
 ///
 /// Source: `TopicConfig` of RocketMQ 4.9.8.
@@ -137,11 +128,11 @@ impl Groups {
 }
 
 /// One consumer group as the pull checks see it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct GroupView {
     /// `None`: members are registered, but the group may not be created (pull answers 26).
     pub config: Option<Arc<GroupConfig>>,
-    /// Whether any member is registered. If not, the fields below are empty.
+    /// Whether any member is registered. If not, the fields below mean nothing.
     pub online: bool,
     /// Of the latest heartbeat.
     pub message_model: MessageModel,
@@ -152,6 +143,18 @@ pub struct GroupView {
 }
 
 impl GroupView {
+    /// A group without members.
+    #[must_use]
+    pub fn offline(config: Option<Arc<GroupConfig>>) -> Self {
+        Self {
+            config,
+            online: false,
+            message_model: MessageModel::Clustering,
+            consume_type: ConsumeType::Passively,
+            subscriptions: HashMap::new(),
+        }
+    }
+
     /// What the group subscribes to on this topic.
     #[must_use]
     pub fn subscription(&self, topic: &str) -> Option<&Arc<SubscriptionView>> {
@@ -200,28 +203,6 @@ impl GroupConfig {
             which_broker_when_consume_slowly: 1,
         }
     }
-}
-
-/// Whether a group shares its queues or every member reads all of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MessageModel {
-    /// `BROADCASTING`, 0 on the wire of C++ clients.
-    Broadcasting,
-    /// `CLUSTERING`, 1.
-    #[default]
-    Clustering,
-}
-
-/// How members get messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ConsumeType {
-    /// `CONSUME_ACTIVELY`: pull consumers.
-    Actively,
-    /// `CONSUME_PASSIVELY`: push consumers.
-    #[default]
-    Passively,
-    /// `CONSUME_POP`, of 5.x clients.
-    Pop,
 }
 
 /// What a group wants of one topic.
