@@ -21,8 +21,8 @@ def require_tools(names):
         raise SystemExit(f"tests/interop needs {', '.join(missing)}; run tests/interop/run.sh, which installs them")
 
 
-def install(source, build, apache):
-    """Installs all clients, and the Apache servers if they are wanted."""
+def install(source, build):
+    """Installs all clients and builds their runners."""
     require_tools(TOOLS)
     build.mkdir(parents=True, exist_ok=True)
     clients = source / "clients"
@@ -31,16 +31,25 @@ def install(source, build, apache):
         jars, classes = build / f"java-{version}", build / f"classes-{version}"
         _once(jars, [pom], lambda pom=pom, jars=jars, version=version: _maven(pom, jars, version))
         _once(classes, [runner], lambda jars=jars, classes=classes: _javac(runner, jars, classes))
-    go = clients / "go"
-    binary = build / "go-runner"
-    _once(binary, [go / "go.mod", go / "go.sum", go / "main.go"], lambda: _run(["go", "build", "-o", binary, "."], go))
+    _go(clients / "go", build / "go-runner")
+    _go(source / "examples" / "go", build / "go-example")
     package = clients / "node" / "package.json"
     _once(build / "node", [package], lambda: _npm(package, build / "node"))
     requirements = clients / "python" / "requirements.txt"
     _once(build / "python", [requirements], lambda: _pip(requirements, build / "python"))
-    if apache:
-        pom = source / "peers" / "apache" / "pom.xml"
-        _once(build / "apache-4.9.7", [pom], lambda: _maven(pom, build / "apache-4.9.7", None))
+
+
+def apache(source, build):
+    """Installs the Apache servers; returns the folder of their jars."""
+    pom, jars = source / "peers" / "apache" / "pom.xml", build / "apache-4.9.7"
+    _once(jars, [pom], lambda: _maven(pom, jars, None))
+    return jars
+
+
+def ringmq(root, target):
+    """Builds the binary as a user would get it; returns its path."""
+    _run(["cargo", "build", "--release", "--quiet", "-p", "ringmq"], root)
+    return target / "release" / "ringmq"
 
 
 def _once(result, inputs, make):
@@ -65,6 +74,11 @@ def _maven(pom, jars, version):
 def _javac(runner, jars, classes):
     classes.mkdir(exist_ok=True)
     _run(["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", runner])
+
+
+def _go(folder, binary):
+    inputs = [folder / name for name in ("go.mod", "go.sum", "main.go")]
+    _once(binary, inputs, lambda: _run(["go", "build", "-o", binary, "."], folder))
 
 
 def _npm(package, folder):

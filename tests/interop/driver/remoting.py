@@ -48,6 +48,7 @@ class Record:
     key: str
     tag: str
     digest: str
+    properties: str
 
 
 class Connection:
@@ -209,7 +210,8 @@ def _parse_record(data, at):
     topic_length = data[position]
     position += 1 + topic_length
     (properties_length,) = struct.unpack_from(">h", data, position)
-    properties = _properties(data[position + 2 : position + 2 + properties_length].decode())
+    properties_text = data[position + 2 : position + 2 + properties_length].decode()
+    properties = _properties(properties_text)
     if zlib.crc32(body) & 0x7FFFFFFF != crc:
         raise ValueError(f"wrong checksum at queue {queue} offset {offset}")
     if flags & BODY_COMPRESSED:
@@ -223,6 +225,7 @@ def _parse_record(data, at):
         key=properties.get("KEYS", "").strip(),
         tag=properties.get("TAGS", ""),
         digest=hashlib.md5(body).hexdigest(),
+        properties=properties_text,
     )
 
 

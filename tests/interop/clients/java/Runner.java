@@ -110,16 +110,24 @@ public class Runner {
         }
     }
 
-    /** Many threads that send without pause, over crashes of the broker, until the input ends. */
+    /**
+     * Many threads that send without rest, over crashes of the broker, until the input ends; a `p` in
+     * the input makes them pause, an `r` resume.
+     */
     private static void load() throws Exception {
         DefaultMQProducer producer = startedProducer();
         AtomicBoolean running = new AtomicBoolean(true);
+        AtomicBoolean paused = new AtomicBoolean();
         AtomicLong next = new AtomicLong();
         List<Thread> threads = new ArrayList<>();
         for (int t = 0; t < number("--threads", 16); t++) {
             Random random = new Random(t);
             Thread thread = new Thread(() -> {
                 while (running.get()) {
+                    if (paused.get()) {
+                        pause(5);
+                        continue;
+                    }
                     Message message = message("load", next.getAndIncrement(), number("--body", 100), random);
                     if (!attempt("load", List.of(message), producer)) {
                         pause(20); // The broker is down: without this the threads would starve its restart.
@@ -130,7 +138,9 @@ public class Runner {
             threads.add(thread);
         }
         emit("started");
-        awaitEndOfInput();
+        for (int command = System.in.read(); command >= 0; command = System.in.read()) {
+            paused.set(command == 'p' || paused.get() && command != 'r');
+        }
         running.set(false);
         for (Thread thread : threads) {
             thread.join();
