@@ -136,14 +136,22 @@ const fn wire_name(bytes: &'static [u8]) -> &'static str {
 }
 
 /// Calls `each` with every entry, names decoded.
-#[inline]
+#[inline(always)]
 fn for_each_entry<'a>(command: &Command<'a>, mut each: impl FnMut(&[u8], Text<'a>)) {
-    for (name, value) in command.ext.entries() {
-        match name.as_plain() {
-            Some(plain) => each(plain, value),
-            None => each(&name.bytes(), value),
-        }
-    }
+    command.ext.for_each(
+        #[inline(always)]
+        |name, value| {
+            let decoded;
+            let name = match name.as_plain() {
+                Some(plain) => plain,
+                None => {
+                    decoded = name.bytes();
+                    &decoded
+                }
+            };
+            each(name, value);
+        },
+    );
 }
 
 /// Declares a header: its fields with their names on the wire, in upstream's order. `= value` after

@@ -55,6 +55,25 @@ impl<'a> Ext<'a> {
         Entries { ext: self, next: 0, rest_at: self.rest.0 }
     }
 
+    /// Calls `each` with every entry in the order of the header. The same as a loop over
+    /// [`Ext::entries`], but entries of the table go to `each` in registers.
+    #[inline(always)]
+    pub(crate) fn for_each(&self, mut each: impl FnMut(Text<'a>, Text<'a>)) {
+        for span in self.spans.get(..self.noted).unwrap_or_default() {
+            let key = self.text(span.key_at, span.key_len);
+            each(key, self.text(span.value_at, span.value_len));
+        }
+        if self.rest.1 > 0 {
+            self.for_each_of_rest(&mut each);
+        }
+    }
+
+    #[cold]
+    fn for_each_of_rest(&self, each: &mut dyn FnMut(Text<'a>, Text<'a>)) {
+        let rest = Entries { ext: self, next: self.noted, rest_at: self.rest.0 };
+        rest.for_each(|(key, value)| each(key, value));
+    }
+
     /// All entries in the order of the header.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> {
         self.entries().map(|(name, value)| (name.to_str(), value.to_str()))
@@ -102,7 +121,7 @@ impl<'a> Ext<'a> {
         Some((u16::try_from(at).ok()?, len | mark))
     }
 
-    #[inline]
+    #[inline(always)]
     fn text(&self, at: u16, marked_len: u16) -> Text<'a> {
         let (at, len) = (usize::from(at), usize::from(marked_len & !Span::ESCAPED));
         let raw = self.header.get(at..at + len).unwrap_or_default();
@@ -169,6 +188,9 @@ impl<'a> Entries<'_, 'a> {
 /// Reads one `"key":value`; `None` for a value that is `null`.
 #[inline(always)]
 fn json_entry<'a>(scanner: &mut Scanner<'a>) -> Result<Option<(Text<'a>, Text<'a>)>, Malformed> {
+    if let Some(pair) = scanner.plain_pair() {
+        return Ok(Some(pair));
+    }
     let key = scanner.string()?;
     scanner.expect(b':')?;
     Ok(match scanner.value()? {

@@ -77,7 +77,7 @@ const fn has_long_names(code: i32) -> bool {
 }
 
 impl<'a> Found<'a> {
-    #[inline]
+    #[inline(always)]
     fn note(&mut self, index: usize, value: Text<'a>) {
         if let Some(slot) = self.texts.get_mut(index) {
             *slot = Some(value);
