@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use ringmq_protocol::frame::{self, FRAME_LEN_MAX};
+
 use super::{BrokerControlConfig, broker::Broker};
 
 /// A broker with the defaults of upstream and no name servers.
@@ -35,6 +37,48 @@ pub(crate) fn broker_config() -> BrokerControlConfig {
 /// A broker as it starts on an empty store.
 pub(crate) fn broker() -> Broker {
     Broker::restore(broker_config(), [], 1_700_000_000_000).expect("no facts, no damage")
+}
+
+/// A frame recorded between real clients and servers.
+pub(crate) struct Recorded {
+    pub(crate) response: bool,
+    pub(crate) to_namesrv: bool,
+    /// The request code, of an answer too.
+    pub(crate) request: i32,
+    pub(crate) code: i32,
+    pub(crate) remark: Option<String>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Recorded {
+    /// The frame's body as text.
+    pub(crate) fn body(&self) -> &str {
+        let frame = frame::decode(&self.bytes, FRAME_LEN_MAX).expect("recorded frames are whole");
+        str::from_utf8(frame.expect("recorded frames are whole").body).expect("the body is text")
+    }
+}
+
+/// The frames of one file of `protocol/tests/data/frames`.
+pub(crate) fn recorded(file: &str) -> Vec<Recorded> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../protocol/tests/data/frames");
+    let text = std::fs::read_to_string(dir.join(file)).expect("the recorded frames are there");
+    let lines = text.lines().map(|line| serde_json::from_str(line).expect("one object a line"));
+    lines.map(|line: serde_json::Value| read_recorded(&line)).collect()
+}
+
+fn read_recorded(line: &serde_json::Value) -> Recorded {
+    let number = |name: &str| line[name].as_i64().and_then(|number| i32::try_from(number).ok());
+    let hex = line["frame"].as_str().expect("the frame in hex");
+    let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("two hex digits");
+    let code = number("code").expect("a code");
+    Recorded {
+        response: line["response"] == true,
+        to_namesrv: line["to"] == "namesrv",
+        request: number("requestCode").unwrap_or(code),
+        code,
+        remark: line["remark"].as_str().map(str::to_owned),
+        bytes: (0..hex.len()).step_by(2).map(byte).collect(),
+    }
 }
 
 /// A folder of its own that goes with the value.
