@@ -2,14 +2,16 @@
 # Runs RingMQ and Apache RocketMQ through the same cases with the same generator, interleaved, and
 # sets the medians against the project's bars.
 #
-#   bench/compare.sh [--quick] [--reps N] [--seconds S] [--cases "32x1 32x64 ..."]
+#   bench/compare.sh [--quick] [--limits] [--reps N] [--seconds S] [--cases "32x1 32x64 ..."]
 #                    [--ringmq PATH] [--apache VERSION] [--flush ASYNC_FLUSH|SYNC_FLUSH]
 #                    [--only ringmq|apache] [--work DIR] [--out PREFIX]
 #
 # Within a repetition Apache stays up and warm; while RingMQ has its turn it is stopped (SIGSTOP),
 # its pages synced. RingMQ starts afresh, on an empty folder, for every case. Every run has a byte
-# budget, and all data is deleted between runs and repetitions. Needs 25 GB of free disk,
-# Java 17 and Maven (for Apache), and the ports 23876, 23909 to 23912, 23976, 23981.
+# budget, and all data is deleted between runs and repetitions. --limits runs, with RingMQ alone,
+# the cases about thousands of idle connections, stalled consumers and a million damaged frames.
+# Needs 25 GB of free disk, Java 17 and Maven (for Apache), and the ports 23876, 23909 to 23912,
+# 23976 and 23981.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,6 +21,8 @@ bench=$target/release/ringmq-bench
 ringmq=$target/release/ringmq
 reps=3 seconds=8 backlog=1000000 apache=4.9.7 flush=ASYNC_FLUSH only= work= out=
 cases="32x1 32x8 32x64 batch32 pull open30k 1x1 e2e e2e-tag durable"
+limits="idle stall fuzz"
+fuzz_frames=1000000
 # Bodies of one run at most: 6 GB is 2.5 s of the device's speed, the warm-up's quarter included.
 bytes_max=6000000000
 free_gb_min=25
@@ -27,7 +31,8 @@ ringmq_namesrv=127.0.0.1:23976 ringmq_broker=127.0.0.1:23981
 
 while (($#)); do
     case $1 in
-    --quick) reps=1 seconds=3 backlog=200000 bytes_max=2000000000 && shift ;;
+    --quick) reps=1 seconds=3 backlog=200000 bytes_max=2000000000 fuzz_frames=100000 && shift ;;
+    --limits) cases=$limits only=ringmq reps=1 && shift ;;
     --reps) reps=$2 && shift 2 ;;
     --seconds) seconds=$2 && shift 2 ;;
     --cases) cases=$2 && shift 2 ;;
@@ -120,8 +125,8 @@ measure() {
     open30k) "$bench" produce "${load[@]}" --rate 30000 ;;
     pull)
         "$bench" produce --broker "$broker" --topic "bench-$case" --messages "$backlog" \
-            --warmup 0 --seconds 120 >/dev/null
-        "$bench" pull "${common[@]}" --seconds "$seconds" --warmup-passes 1
+            --warmup 0 --seconds 120 >/dev/null &&
+            "$bench" pull "${common[@]}" --seconds "$seconds" --warmup-passes 1
         ;;
     e2e) "$bench" e2e "${common[@]}" --seconds "$seconds" --warmup "$warmup" ;;
     e2e-tag) "$bench" e2e "${common[@]}" --tag TagA --seconds "$seconds" --warmup "$warmup" ;;
@@ -129,21 +134,30 @@ measure() {
         "$bench" produce "${common[@]}" --queues 1 --connections 1 --in-flight 1 --body 200 \
             --messages 10000 --warmup 0 --seconds 60 --log-span
         ;;
+    idle) "$bench" idle "${common[@]}" --idle 5000 --seconds "$seconds" ;;
+    stall) "$bench" stall "${common[@]}" --stalled 20 --seconds "$seconds" ;;
+    fuzz)
+        "$bench" fuzz "${common[@]}" --connections 50 --frames "$fuzz_frames" \
+            --corpus "$root/protocol/tests/data/frames" | tail -n 3
+        ;;
     *) echo "compare.sh: no case $case" >&2 && exit 2 ;;
     esac
 }
 
 ringmq_case() {
-    local case=$1 rep=$2
+    local case=$1 rep=$2 line
     start_ringmq
-    log "$case ringmq: $(measure "$ringmq_broker" "$case" "$results/$case.ringmq.$rep.json")"
+    line=$(measure "$ringmq_broker" "$case" "$results/$case.ringmq.$rep.json") || line+=" FAILED"
+    log "$case ringmq: $line"
     stop_ringmq
 }
 
 apache_case() {
-    local case=$1 rep=$2
+    local case=$1 rep=$2 line
     "$here/peers/apache.sh" resume "$work/apache"
-    log "$case apache: $(measure "$apache_broker" "$case" "$results/$case.apache.$rep.json")"
+    sleep 1
+    line=$(measure "$apache_broker" "$case" "$results/$case.apache.$rep.json") || line+=" FAILED"
+    log "$case apache: $line"
     # Its pages go to the disk now, not during the other's turn.
     sync -f "$work"
     "$here/peers/apache.sh" pause "$work/apache"
@@ -166,8 +180,9 @@ done
 commit=$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)
 [[ -z $(git -C "$root" status --porcelain -- protocol engine server bench 2>/dev/null) ]] ||
     commit="$commit with local changes"
-"$bench" report --dir "$results" --out "$out" --commit "$commit" \
-    --note "Apache RocketMQ $apache, $flush; RingMQ standalone with its defaults, durable" \
+brokers="RingMQ standalone with its defaults, durable"
+[[ $only == ringmq ]] || brokers="Apache RocketMQ $apache, $flush; $brokers"
+"$bench" report --dir "$results" --out "$out" --commit "$commit" --note "$brokers" \
     --note "1 KiB bodies, 8 queues, JSON headers, one generator thread beside the broker" \
     --note "\`bench/compare.sh --reps $reps --seconds $seconds\`, at most $bytes_max bytes a run"
 log "written: $out.md and $out.json"

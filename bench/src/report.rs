@@ -42,6 +42,12 @@ enum Bar {
     P99Below(f64),
     /// Flushes of the device for 10,000 sends, and bytes of log for each.
     Durable { flushes: f64, log_bytes: f64 },
+    /// A busy load's rate beside the disturbance, as a part of its rate alone, and the growth of
+    /// the broker's anonymous memory in MiB.
+    Undisturbed { part: f64, memory_mib: f64 },
+    /// No answer that is no frame, no failure of the healthy client, and from the first tenth of
+    /// the run to its end this growth of anonymous memory in MiB.
+    Unharmed { memory_mib: f64 },
     /// None: for information.
     None,
 }
@@ -62,6 +68,17 @@ const CASES: &[(&str, &str, Bar)] = &[
         "10,000 single 200-byte messages, 1 x 1",
         Bar::Durable { flushes: 9_500.0, log_bytes: 1024.0 },
     ),
+    (
+        "idle",
+        "5,000 connections with a parked pull",
+        Bar::Undisturbed { part: 0.9, memory_mib: 100.0 },
+    ),
+    (
+        "stall",
+        "20 consumers that stop reading",
+        Bar::Undisturbed { part: 0.9, memory_mib: f64::INFINITY },
+    ),
+    ("fuzz", "mutated frames over 50 connections", Bar::Unharmed { memory_mib: 16.0 }),
 ];
 
 /// The broker under test and the one that it is compared with.
@@ -232,15 +249,45 @@ fn judge(bar: Bar, subject: &Runs, peer: Option<&Runs>) -> Option<Verdict> {
                 met: got < limit,
             }
         }
-        Bar::Durable { flushes, log_bytes } => {
-            let got_flushes = median(subject, "/costs/device_flushes")?;
-            let got_bytes = median(subject, "/log_bytes_per_message")?;
+        Bar::Durable { flushes, log_bytes } => judge_durable(flushes, log_bytes, subject)?,
+        Bar::Undisturbed { part, memory_mib } => {
+            let got = median(subject, "/busy_part")?;
+            let growth = median(subject, "/memory_growth_mib").unwrap_or_default();
             Verdict {
-                got: format!("{got_flushes:.0} flushes, {got_bytes:.0} bytes of log a message"),
-                bar: format!("at least {flushes} and at most {log_bytes}"),
-                met: got_flushes >= flushes && got_bytes <= log_bytes,
+                got: format!("{got:.3} of the undisturbed rate, {growth:.1} MiB"),
+                bar: format!("at least {part}, at most {memory_mib} MiB"),
+                met: got >= part && growth <= memory_mib,
             }
         }
+        Bar::Unharmed { memory_mib } => judge_unharmed(memory_mib, subject)?,
+    })
+}
+
+fn judge_durable(flushes: f64, log_bytes: f64, subject: &Runs) -> Option<Verdict> {
+    let got_flushes = median(subject, "/costs/device_flushes")?;
+    let got_bytes = median(subject, "/log_bytes_per_message")?;
+    Some(Verdict {
+        got: format!("{got_flushes:.0} flushes, {got_bytes:.0} bytes of log a message"),
+        bar: format!("at least {flushes} and at most {log_bytes}"),
+        met: got_flushes >= flushes && got_bytes <= log_bytes,
+    })
+}
+
+fn judge_unharmed(memory_mib: f64, subject: &Runs) -> Option<Verdict> {
+    let mut growth_mib: f64 = 0.0;
+    let mut failures = 0.0;
+    for run in subject {
+        let memory: Vec<f64> =
+            run.get("rss_anon_kib")?.as_array()?.iter().filter_map(Value::as_f64).collect();
+        growth_mib = growth_mib.max((memory.last()? - memory.first()?) / 1024.0);
+        failures += run.get("malformed_answers")?.as_f64()?;
+        let errors = run.pointer("/healthy_beside/errors")?.as_object()?;
+        failures += errors.values().filter_map(Value::as_f64).sum::<f64>();
+    }
+    Some(Verdict {
+        got: format!("{failures} failures, {growth_mib:.1} MiB"),
+        bar: format!("none, at most {memory_mib} MiB"),
+        met: failures == 0.0 && growth_mib <= memory_mib,
     })
 }
 
