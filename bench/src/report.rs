@@ -109,8 +109,7 @@ impl Report {
             "\n| Case | Broker | messages/s | p50 / p99 / p99.9 ms | broker CPU us/msg | errors |\n\
              |---|---|---|---|---|---|\n",
         );
-        let mut verdicts =
-            String::from("\n| Case | RingMQ against the bar | bar | |\n|---|---|---|---|\n");
+        let mut verdicts = String::new();
         let mut cases = Vec::new();
         for &(name, what, bar) in CASES {
             let runs = |broker: &str| results.get(&(name.to_owned(), broker.to_owned()));
