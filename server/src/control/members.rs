@@ -223,10 +223,10 @@ impl Members {
         let Some(info) = self.consumers.get_mut(group) else { return false };
         let removed = info.members.remove(&conn).is_some();
         self.count -= usize::from(removed);
-        if info.members.is_empty() {
-            if let Some((name, _)) = self.consumers.remove_entry(group) {
-                self.changes.groups.insert(name);
-            }
+        if info.members.is_empty()
+            && let Some((name, _)) = self.consumers.remove_entry(group)
+        {
+            self.changes.groups.insert(name);
         }
         removed
     }

@@ -165,6 +165,9 @@ pub struct Fact {
     pub value: Option<Box<[u8]>>,
 }
 
+/// Key and value of a fact that the store kept.
+pub type StoredFact = (Box<[u8]>, Box<[u8]>);
+
 /// Every fact key of the control plane starts like this; no other part may write such keys.
 pub const FACT_PREFIX: &[u8] = b"control/";
 
@@ -261,7 +264,7 @@ pub struct BrokerControl {
     /// Where topics and groups are kept.
     pub facts: Arc<dyn Facts>,
     /// Every fact whose key starts with [`FACT_PREFIX`], as the store had them when it was opened.
-    pub stored: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub stored: Vec<StoredFact>,
     /// Where the data threads look. Filled before [`start`] returns.
     pub published: Arc<Published>,
     /// The receiving end of a channel of [`TO_CONTROL_CAPACITY`].

@@ -68,7 +68,13 @@ pub(super) struct Service {
 struct Turn {
     answers: Vec<Owed>,
     created: Vec<Created>,
-    ensured: Vec<(Box<str>, oneshot::Sender<Option<Arc<GroupConfig>>>)>,
+    ensured: Vec<Ensured>,
+}
+
+/// One group that a data thread asked for.
+struct Ensured {
+    group: Box<str>,
+    reply: oneshot::Sender<Option<Arc<GroupConfig>>>,
 }
 
 /// One answer to a request.
@@ -175,7 +181,7 @@ impl Service {
             }
             ToControl::EnsureGroup { group, reply } => {
                 self.broker.groups.find_or_create(&group, now.epoch_ms);
-                turn.ensured.push((group, reply));
+                turn.ensured.push(Ensured { group, reply });
             }
         }
     }
@@ -250,7 +256,7 @@ impl Service {
         stored: Result<(), String>,
         known: Option<impl Future<Output = ()> + 'static>,
     ) {
-        for (group, reply) in turn.ensured {
+        for Ensured { group, reply } in turn.ensured {
             // Whoever asked may be gone; then nobody misses the answer.
             let _ = reply.send(self.broker.groups.all().get(&*group).cloned());
         }
@@ -354,3 +360,6 @@ impl Threads {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -128,7 +128,7 @@ impl Topics {
         names::validate_topic(name).map_err(CreateTopicError::Name)?;
         let config = match how {
             NewTopic::FromTemplate { default_topic, queue_nums, unit_mode } => {
-                self.from_template(name, default_topic, *queue_nums, *unit_mode)?
+                self.inherit(name, default_topic, *queue_nums, *unit_mode)?
             }
             NewTopic::OfGroup { queue_nums, unit_mode } => TopicConfig {
                 sys_flag: if *unit_mode { FLAG_UNIT_SUB } else { 0 },
@@ -138,7 +138,7 @@ impl Topics {
         self.put(config, epoch_ms)
     }
 
-    fn from_template(
+    fn inherit(
         &self,
         name: &str,
         default_topic: &str,

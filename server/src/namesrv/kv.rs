@@ -36,6 +36,10 @@ impl KvTable {
     }
 
     /// The file's content.
+    ///
+    /// # Panics
+    ///
+    /// Never: a map of texts is JSON.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec_pretty(self).expect("a map of texts is JSON")
