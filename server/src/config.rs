@@ -67,7 +67,7 @@ pub struct BrokerConfig {
     pub listen: SocketAddr,
     /// What clients dial, if it is not what it listens on. Port 0: the listening port.
     pub advertise: SocketAddrV4,
-    /// Name servers, `host:port` each.
+    /// Name servers, `host:port` each, besides the one in this process.
     pub namesrv_addrs: Vec<String>,
     /// Folder of the store, made if missing.
     pub data: PathBuf,
@@ -448,14 +448,6 @@ fn local_v4(fib_trie: &str) -> Option<Ipv4Addr> {
 
 fn namesrv_addrs(cli: &Cli, file: &mut Properties) -> Vec<String> {
     let from_file = file.text("namesrvAddr");
-    if cli.runs_namesrv() {
-        // Its own name server. Port 0 is only known once it listens; the start fills it in.
-        let mut own = cli.flags.namesrv_listen;
-        if own.ip().is_unspecified() {
-            own.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        }
-        return vec![own.to_string()];
-    }
     let text = cli.namesrv().map(str::to_owned).or(from_file).unwrap_or_default();
     text.split(';').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }

@@ -1,6 +1,6 @@
 //! The broker and name server of RingMQ.
 //!
-//! Start reading at [`thread`]: one data thread with its shards, its connections and its turn. The
+//! Start reading at [`server`], then `thread`: one data thread with its shards, its connections and its turn. The
 //! requests are in `broker`, one file each; bytes in and answers out in `net`; what crosses threads
 //! in `link`. Everything that is not a message or an offset belongs to [`control`], which runs on a
 //! thread of its own, as does the name server in [`namesrv`].
@@ -16,4 +16,5 @@ pub mod control;
 mod link;
 pub mod namesrv;
 mod net;
+pub mod server;
 mod thread;

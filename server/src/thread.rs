@@ -10,14 +10,18 @@
 //!
 //! Nothing here is shared with another thread but what goes through [`crate::link`].
 
-pub(crate) mod start;
+pub(crate) mod plane;
+mod start;
 mod turn;
 
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     rc::{Rc, Weak},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use ringmq_engine::{
@@ -56,11 +60,24 @@ pub(crate) struct Shared {
     pub(crate) shards: u32,
     pub(crate) threads: usize,
     pub(crate) segment_len: u64,
+    /// Connections that are open.
+    pub(crate) conns: AtomicUsize,
     /// Rung when the process cannot go on.
     pub(crate) fatal: Notify,
 }
 
 impl Shared {
+    /// Counts a connection, unless there are as many as may be.
+    fn take_conn(&self) -> bool {
+        let max = self.config.limits.conns;
+        let add = |count| (count < max).then_some(count + 1);
+        self.conns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    fn give_conn(&self) {
+        self.conns.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// The shard that a position of the log lies on.
     pub(crate) fn shard_of_position(&self, position: LogOffset) -> u32 {
         let segment = u64::try_from(position.get()).unwrap_or(0) / self.segment_len;
@@ -441,3 +458,6 @@ impl Thread {
         conn.state.deferred.borrow_mut().clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,7 @@ fn without_arguments_name_server_and_broker_run_on_loopback() {
     assert_eq!(broker.listen, "127.0.0.1:10911".parse().unwrap());
     assert_eq!(broker.advertise, "127.0.0.1:0".parse().unwrap());
     assert_eq!(broker.data, PathBuf::from("ringmq-data"));
-    assert_eq!(broker.namesrv_addrs, ["127.0.0.1:9876"]);
+    assert_eq!(broker.namesrv_addrs, [""; 0]);
     assert_eq!(broker.limits, Limits::default());
     assert_eq!(config.namesrv.unwrap().listen, "127.0.0.1:9876".parse().unwrap());
     assert_eq!(config.notes, [""; 0]);

@@ -3,7 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     io,
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -30,6 +30,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 
 /// What the rest of the process asks of a data thread.
 pub(crate) enum ToData {
+    /// Accept connections here, and deal them to these threads in turn.
+    Listen(TcpListener, Vec<mpsc::Sender<ToData>>),
     /// A new connection.
     Accepted(TcpStream, SocketAddr),
     /// Make these facts durable on shard 0, which is on this thread.
@@ -115,17 +117,73 @@ async fn serve(
 }
 
 async fn hear_requests(thread: &Rc<Thread>, mut requests: mpsc::Receiver<ToData>) {
+    let mut acceptor = None;
     while let Some(request) = requests.recv().await {
         match request {
+            ToData::Listen(listener, threads) => {
+                let shared = thread.shared.clone();
+                acceptor = Some(tokio::task::spawn_local(accept_all(shared, listener, threads)));
+            }
             ToData::Accepted(stream, peer) => thread.accept(stream, peer),
             ToData::PutFacts(facts, reply) => {
                 let thread = thread.clone();
                 tokio::task::spawn_local(async move { thread.put_facts(facts, reply).await });
             }
             ToData::ListOffsets(reply) => drop(reply.send(thread.consumer_offsets())),
-            ToData::Stop => return,
+            ToData::Stop => break,
         }
     }
+    if let Some(acceptor) = acceptor {
+        acceptor.abort();
+        // The socket is closed when the task has gone.
+        let _ = acceptor.await;
+    }
+}
+
+/// Accepts connections until it is aborted, and deals them out.
+async fn accept_all(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    threads: Vec<mpsc::Sender<ToData>>,
+) {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "the listening socket cannot be used");
+            shared.fatal.notify_one();
+            return;
+        }
+    };
+    for thread in threads.iter().cycle() {
+        let accepted = loop {
+            match listener.accept().await {
+                Ok((stream, peer)) if shared.take_conn() => match prepare(stream) {
+                    Ok(stream) => break (stream, peer),
+                    Err(_) => shared.give_conn(),
+                },
+                Ok((_, peer)) => {
+                    tracing::warn!(%peer, "refused: maxConnections are open");
+                }
+                Err(error) => {
+                    // Mostly a shortage of descriptors, which passes or not.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        };
+        if thread.send(ToData::Accepted(accepted.0, accepted.1)).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn prepare(stream: tokio::net::TcpStream) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    let stream = stream.into_std()?;
+    // The ring waits for a socket by itself, unless the socket says that it does not block.
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 async fn hear_control(thread: Rc<Thread>, mut control: mpsc::Receiver<ToThread>) {
@@ -189,6 +247,7 @@ impl Thread {
     /// Takes a connection over.
     fn accept(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         if self.stopping.get() {
+            self.shared.give_conn();
             return;
         }
         let mut conns = self.conns.borrow_mut();
@@ -213,6 +272,7 @@ impl Thread {
         tokio::task::spawn_local(async move {
             net::conn::run(conn, thread.clone()).await;
             thread.running.set(thread.running.get() - 1);
+            thread.shared.give_conn();
         });
     }
 

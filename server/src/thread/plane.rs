@@ -1,0 +1,320 @@
+//! All data threads of a broker: from a folder and an address to threads that serve, and back.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::{Arc, atomic::AtomicUsize},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use ringmq_engine::{EpochMillis, RingShard, Store, StoreGuard, StoreOptions};
+use ringmq_protocol::properties::{NAME_SEPARATOR, name};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::{
+    Shared,
+    start::{self, ThreadStart, ToData},
+};
+use crate::{
+    clock,
+    config::{BrokerConfig, SHARDS_DEFAULT},
+    context::Authorizer,
+    control::{
+        BoxFuture, ConsumerOffset, FACT_PREFIX, Fact, Facts, Published, ToControl, ToThread,
+    },
+    link,
+};
+
+/// Requests of the rest of the process that may wait for one data thread.
+const REQUESTS_MAX: usize = 1024;
+
+/// How long a start goes on trying where a process that was killed may not be gone yet.
+const RETRY: Duration = Duration::from_secs(5);
+const RETRY_STEP: Duration = Duration::from_millis(50);
+
+/// What the control plane and a broker's data threads share.
+pub(crate) struct Wiring {
+    pub(crate) published: Arc<Published>,
+    pub(crate) authorizer: Arc<dyn Authorizer>,
+    pub(crate) to_control: mpsc::Sender<ToControl>,
+}
+
+/// The data threads of a broker.
+pub(crate) struct Plane {
+    pub(crate) shared: Arc<Shared>,
+    threads: Vec<Running>,
+    listener: Option<TcpListener>,
+    /// Where clients connect.
+    pub(crate) local_addr: SocketAddr,
+    /// Facts of the control plane as they were stored.
+    pub(crate) stored: Vec<(Box<[u8]>, Box<[u8]>)>,
+    /// For the control plane: one receiver's counterpart per thread.
+    pub(crate) to_threads: Vec<mpsc::Sender<ToThread>>,
+    /// What the store says about itself, one line each.
+    pub(crate) notes: Vec<String>,
+    _guard: StoreGuard,
+}
+
+struct Running {
+    requests: mpsc::Sender<ToData>,
+    join: Option<JoinHandle<Result<(), String>>>,
+}
+
+impl Plane {
+    /// Binds the address, opens the store and starts the threads. Nothing is accepted yet.
+    ///
+    /// # Errors
+    ///
+    /// One line with cause and cure.
+    pub(crate) fn start(mut config: BrokerConfig, wiring: Wiring) -> Result<Self, String> {
+        let listener = bind(config.listen)?;
+        let local_addr = listener.local_addr().map_err(|error| error.to_string())?;
+        if config.advertise.port() == 0 {
+            config.advertise.set_port(local_addr.port());
+        }
+        let store = open(&config)?;
+        let notes = describe(&store);
+        let shards = store.shard_count();
+        let count = usize::try_from(shards).expect("shards are few");
+        let threads = config.threads.unwrap_or(count).clamp(1, count);
+        let store = store.into_shards();
+        let (stored, segment_len, store_shards) = look_into(store.shards);
+        let cluster_pair =
+            [name::CLUSTER.as_bytes(), &[NAME_SEPARATOR], config.cluster.as_bytes()].concat();
+        let links = link::mesh(threads, config.limits.link_entries);
+        let shared = Arc::new(Shared {
+            published: wiring.published,
+            to_control: wiring.to_control,
+            authorizer: wiring.authorizer,
+            store_host: SocketAddr::V4(config.advertise),
+            cluster_pair: cluster_pair.into(),
+            shards,
+            threads,
+            segment_len,
+            conns: AtomicUsize::new(0),
+            fatal: Notify::new(),
+            config,
+        });
+        let mut plane = Self {
+            shared,
+            threads: Vec::new(),
+            listener: Some(listener),
+            local_addr,
+            stored,
+            to_threads: Vec::new(),
+            notes,
+            _guard: store.guard,
+        };
+        let mut dealt: Vec<Vec<(u32, RingShard)>> = (0..threads).map(|_| Vec::new()).collect();
+        for (number, shard) in (0..).zip(store_shards) {
+            let thread = usize::try_from(number).unwrap_or(0) % threads;
+            if let Some(own) = dealt.get_mut(thread) {
+                own.push((number, shard));
+            }
+        }
+        for (index, (shards, links)) in dealt.into_iter().zip(links).enumerate() {
+            if let Err(line) = plane.start_thread(index, shards, links) {
+                plane.stop();
+                return Err(line);
+            }
+        }
+        Ok(plane)
+    }
+
+    fn start_thread(
+        &mut self,
+        index: usize,
+        shards: Vec<(u32, RingShard)>,
+        links: link::Links<super::Question, super::Answer>,
+    ) -> Result<(), String> {
+        let (requests, received) = mpsc::channel(REQUESTS_MAX);
+        let (to_thread, control) = mpsc::channel(crate::control::TO_THREAD_CAPACITY);
+        let (ready, started) = oneshot::channel();
+        let shared = self.shared.clone();
+        let start =
+            ThreadStart { index, shared, shards, links, requests: received, control, ready };
+        let join = std::thread::Builder::new()
+            .name(format!("ringmq-data-{index}"))
+            .spawn(move || start::run(start))
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
+        self.threads.push(Running { requests, join: Some(join) });
+        self.to_threads.push(to_thread);
+        match started.blocking_recv() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(no_ring(&error)),
+            Err(_) => Err("a data thread ended before it had started".to_owned()),
+        }
+    }
+
+    /// Begins to accept connections.
+    pub(crate) fn accept(&mut self) {
+        let Some(listener) = self.listener.take() else { return };
+        let dealt = self.threads.iter().map(|thread| thread.requests.clone()).collect();
+        if let Some(first) = self.threads.first() {
+            // The channel was made just now and is not full.
+            let _ = first.requests.blocking_send(ToData::Listen(listener, dealt));
+        }
+    }
+
+    /// Where the control plane keeps its facts.
+    pub(crate) fn facts(&self) -> Arc<dyn Facts> {
+        Arc::new(ShardFacts(self.threads.iter().map(|thread| thread.requests.clone()).collect()))
+    }
+
+    /// Stops accepting and serving, flushes, and closes the store. Blocks. One line for each thing
+    /// that went wrong.
+    pub(crate) fn stop(&mut self) -> Vec<String> {
+        self.listener = None;
+        for thread in &self.threads {
+            // Fails where the thread has ended already.
+            let _ = thread.requests.blocking_send(ToData::Stop);
+        }
+        let mut failed = Vec::new();
+        for thread in &mut self.threads {
+            match thread.join.take().map(JoinHandle::join) {
+                Some(Ok(Err(line))) => failed.push(line),
+                Some(Err(_)) => failed.push("a data thread panicked".to_owned()),
+                Some(Ok(Ok(()))) | None => {}
+            }
+        }
+        failed
+    }
+}
+
+/// Binds the listening socket, without `SO_REUSEPORT`: with it a second broker could bind the same
+/// port and take connections away.
+fn bind(address: SocketAddr) -> Result<TcpListener, String> {
+    let start = clock::instant();
+    loop {
+        match try_bind(address) {
+            Ok(listener) => return Ok(listener),
+            // The rings of a process that was killed hold their sockets for a moment.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && start.elapsed() < RETRY => {
+                clock::pause(RETRY_STEP);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(format!(
+                    "cannot listen on {address}: the address is in use by another process; stop \
+                     that process, or choose another address with --listen"
+                ));
+            }
+            Err(error) => {
+                return Err(format!(
+                    "cannot listen on {address}: {error}; choose another address with --listen"
+                ));
+            }
+        }
+    }
+}
+
+fn try_bind(address: SocketAddr) -> io::Result<TcpListener> {
+    const BACKLOG: i32 = 4096;
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+    // Connections of an earlier process that linger do not count as a user of the port.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+fn open(config: &BrokerConfig) -> Result<Store, String> {
+    let mut options = StoreOptions::default();
+    let is_new = !config.data.join("manifest").exists();
+    options.shards = config.shards.or(is_new.then_some(SHARDS_DEFAULT));
+    options.block_len = config.block_len;
+    if let Some(len) = config.segment_len {
+        options.segment_len = len;
+    }
+    let id = random_id().map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
+    let start = clock::instant();
+    loop {
+        let now = EpochMillis::new(clock::epoch_ms());
+        match Store::open(&config.data, &options, id, now) {
+            Ok(store) => return Ok(store),
+            // The locked memory of a process that was killed is charged for a moment longer.
+            Err(ringmq_engine::OpenError::RingForbidden(error))
+                if error.kind() == io::ErrorKind::OutOfMemory && start.elapsed() < RETRY =>
+            {
+                clock::pause(RETRY_STEP);
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+fn random_id() -> io::Result<u128> {
+    let mut bytes = [0; 16];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(u128::from_be_bytes(bytes))
+}
+
+fn no_ring(error: &io::Error) -> String {
+    format!(
+        "io_uring is not available: {error}; allow the io_uring system calls (in containers: a \
+         seccomp profile that permits them; kernel.io_uring_disabled = 0)"
+    )
+}
+
+fn describe(store: &Store) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !store.is_direct() {
+        notes.push("the file system refuses direct writes: the page cache is used".to_owned());
+    }
+    if store.block_len() >= 4096 {
+        notes.push(format!(
+            "blocks of {} bytes: a message that travels alone takes as much of the log",
+            store.block_len()
+        ));
+    }
+    for report in store.reports() {
+        tracing::info!(?report, "recovered");
+    }
+    notes
+}
+
+type Looked = (Vec<(Box<[u8]>, Box<[u8]>)>, u64, Vec<RingShard>);
+
+/// The control plane's facts on shard 0, and the length of segments.
+fn look_into(mut shards: Vec<RingShard>) -> Looked {
+    let mut stored = Vec::new();
+    let mut segment_len = 1;
+    if let Some(first) = shards.first_mut() {
+        let shard = first.shard();
+        segment_len = shard.geometry().segment_len();
+        let facts = shard.facts_with_prefix(FACT_PREFIX);
+        stored.extend(facts.map(|(key, value)| (key.into(), value.into())));
+    }
+    (stored, segment_len, shards)
+}
+
+/// Facts on shard 0, which is always on the first thread.
+struct ShardFacts(Vec<mpsc::Sender<ToData>>);
+
+impl Facts for ShardFacts {
+    fn put(&self, facts: Vec<Fact>) -> BoxFuture<Result<(), String>> {
+        let first = self.0.first().cloned();
+        Box::pin(async move {
+            let gone = || "the broker is stopping".to_owned();
+            let (reply, done) = oneshot::channel();
+            let first = first.ok_or_else(gone)?;
+            first.send(ToData::PutFacts(facts, reply)).await.map_err(|_| gone())?;
+            done.await.map_err(|_| gone())?
+        })
+    }
+
+    fn consumer_offsets(&self) -> BoxFuture<Option<Vec<ConsumerOffset>>> {
+        let threads = self.0.clone();
+        Box::pin(async move {
+            let mut offsets = Vec::new();
+            for thread in threads {
+                let (reply, listed) = oneshot::channel();
+                thread.send(ToData::ListOffsets(reply)).await.ok()?;
+                offsets.extend(listed.await.ok()?);
+            }
+            Some(offsets)
+        })
+    }
+}
