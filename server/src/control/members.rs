@@ -253,6 +253,14 @@ impl Members {
         self.consumers.get(group)
     }
 
+    /// The consumer groups with members that subscribe to a topic.
+    pub(crate) fn subscribers(&self, topic: &str) -> impl Iterator<Item = &str> {
+        let groups = self.consumers.iter();
+        groups
+            .filter(move |(_, group)| group.subscriptions.contains_key(topic))
+            .map(|(name, _)| &**name)
+    }
+
     /// The members of a producer group.
     pub(crate) fn producers(&self, group: &str) -> Option<&HashMap<ConnId, Member>> {
         self.producers.get(group)

@@ -4,10 +4,12 @@ mod admin;
 mod group;
 mod heartbeat;
 mod lock;
+mod offsets;
 mod topic;
 
 use ringmq_protocol::{codes::request, command::Command};
 
+pub(super) use self::offsets::WithOffsets;
 use super::{
     answer::{Answer, either},
     broker::{Broker, Now},

@@ -8,7 +8,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ringmq_protocol::{
-    codes::request,
+    codes::{request, response},
     command::{Command, FLAG_ONEWAY},
     encode,
     frame::{self, Encoding, FRAME_LEN_MAX},
@@ -27,7 +27,7 @@ use super::{
     answer::Answer,
     broker::{Broker, Now, Outcome},
     registration::Registrar,
-    requests,
+    requests::{self, WithOffsets},
     snapshots::{Snapshots, State},
 };
 use crate::{
@@ -44,8 +44,9 @@ const FACTS_TIMEOUT: Duration = Duration::from_secs(5);
 const SCAN_PERIOD: Duration = Duration::from_secs(10);
 /// How often the files for people follow. Source: `flushConsumerOffsetInterval`.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(5);
-/// Creators that wait for the name servers at most; further ones are answered at once.
-const ANNOUNCE_WAITERS_MAX: usize = 10_000;
+/// Answers that wait for name servers or data threads at most. Beyond it, creators of topics no
+/// longer wait for the name servers.
+const WAITING_MAX: usize = 10_000;
 
 /// One broker's control thread.
 pub(super) struct Service {
@@ -56,8 +57,8 @@ pub(super) struct Service {
     threads: Threads,
     registrar: Registrar,
     snapshots: Snapshots,
-    /// Answers that wait for the name servers.
-    announced: JoinSet<()>,
+    /// Answers that wait for name servers or data threads.
+    waiting: JoinSet<()>,
     epoch_ms: fn() -> i64,
     /// Number of the next notice; 0 is taken for absent by some clients.
     opaque: i32,
@@ -112,7 +113,7 @@ impl Service {
             threads: Threads(parts.threads),
             registrar,
             snapshots: Snapshots::new(config.snapshot_dir.clone()),
-            announced: JoinSet::new(),
+            waiting: JoinSet::new(),
             epoch_ms,
             opaque: 0,
         }
@@ -146,7 +147,7 @@ impl Service {
                     let state = State::of(&self.broker);
                     self.snapshots.start(state, || facts.consumer_offsets()).await;
                 }
-                Some(_) = self.announced.join_next() => {}
+                Some(_) = self.waiting.join_next() => {}
             }
         }
         self.registrar.leave().await;
@@ -194,16 +195,34 @@ impl Service {
         if command.is_response() {
             return;
         }
-        let answer = requests::handle(&mut self.broker, ctx, &command, frame.body, now);
+        let mut owed = Owed {
+            conn: ctx.conn,
+            encoding: frame.encoding,
+            opaque: command.opaque,
+            answer: Answer::ok(),
+            rests_on: requests::rests_on(command.code),
+        };
+        owed.answer = match WithOffsets::of(&self.broker, &command) {
+            Some(Ok(asked)) if !command.is_oneway() => return self.ask_offsets(asked, owed, turn),
+            Some(asked) => asked.map_or_else(|refused| refused, |_| Answer::ok()),
+            None => requests::handle(&mut self.broker, ctx, &command, frame.body, now),
+        };
         if !command.is_oneway() {
-            turn.answers.push(Owed {
-                conn: ctx.conn,
-                encoding: frame.encoding,
-                opaque: command.opaque,
-                answer,
-                rests_on: requests::rests_on(command.code),
-            });
+            turn.answers.push(owed);
         }
+    }
+
+    /// Answers once the data threads have said their offsets, without holding up the turn.
+    fn ask_offsets(&mut self, asked: WithOffsets, mut owed: Owed, turn: &mut Turn) {
+        let (facts, threads) = (Arc::clone(&self.facts), self.threads.clone());
+        if self.waiting.len() >= WAITING_MAX {
+            owed.answer = Answer::error(response::SYSTEM_BUSY, "[OVERLOAD]too many requests wait");
+            return turn.answers.push(owed);
+        }
+        self.waiting.spawn_local(async move {
+            owed.answer = asked.answer(facts.consumer_offsets().await);
+            threads.send(owed.into_message()).await;
+        });
     }
 
     async fn store(&mut self) -> Result<(), String> {
@@ -295,8 +314,8 @@ impl Service {
             }
         };
         match known {
-            Some(known) if self.announced.len() < ANNOUNCE_WAITERS_MAX => {
-                self.announced.spawn_local(async move {
+            Some(known) if self.waiting.len() < WAITING_MAX => {
+                self.waiting.spawn_local(async move {
                     known.await;
                     answer.await;
                 });

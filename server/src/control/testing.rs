@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use ringmq_protocol::frame::{self, FRAME_LEN_MAX};
+use ringmq_protocol::{
+    command::Command,
+    frame::{self, FRAME_LEN_MAX},
+};
 
 use super::{BrokerControlConfig, broker::Broker};
 
@@ -64,6 +67,43 @@ pub(crate) fn recorded(file: &str) -> Vec<Recorded> {
     let text = std::fs::read_to_string(dir.join(file)).expect("the recorded frames are there");
     let lines = text.lines().map(|line| serde_json::from_str(line).expect("one object a line"));
     lines.map(|line: serde_json::Value| read_recorded(&line)).collect()
+}
+
+/// Recorded requests with a few bytes changed, cut or repeated, `count` of them, from a seed.
+/// Only those come that still are a frame with a header, since nothing else reaches a handler.
+pub(crate) fn mutated(count: usize, mut each: impl FnMut(&[u8])) {
+    const MARKS: &[u8] = b"{}[]\\\":,0-";
+    let files = ["java498-json.jsonl", "java498-binary.jsonl", "mqadmin498.jsonl"];
+    let mut requests: Vec<Vec<u8>> = Vec::new();
+    for file in files.iter().chain(&["broker497-registers.jsonl", "cpp-python.jsonl"]) {
+        let frames = recorded(file).into_iter().filter(|frame| !frame.response);
+        requests.extend(frames.map(|frame| frame.bytes));
+    }
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 1).expect("64 bits") % below
+    };
+    let mut made = 0;
+    while made < count {
+        let mut bytes = requests[random(requests.len())].clone();
+        for _ in 0..=random(4) {
+            // The length field stays right, so that the rest is looked at.
+            let at = 4 + random(bytes.len() - 4);
+            bytes[at] = match random(3) {
+                0 => u8::try_from(random(256)).expect("a byte"),
+                1 => MARKS[random(MARKS.len())],
+                _ => bytes[4 + random(bytes.len() - 4)],
+            };
+        }
+        let Ok(Some(frame)) = frame::decode(&bytes, FRAME_LEN_MAX) else { continue };
+        if Command::parse(frame.encoding, frame.header).is_ok() {
+            each(&bytes);
+            made += 1;
+        }
+    }
 }
 
 fn read_recorded(line: &serde_json::Value) -> Recorded {

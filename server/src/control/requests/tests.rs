@@ -3,6 +3,7 @@ use std::{net::SocketAddr, time::Duration};
 use ringmq_protocol::{
     encode::{self, FrameWriter},
     frame::{self, Encoding, FRAME_LEN_MAX},
+    names::validate_topic,
 };
 
 use super::*;
@@ -348,4 +349,14 @@ fn a_recorded_cpp_heartbeat_registers_what_it_says() {
     assert_eq!(group.terms.message_model, MessageModel::Clustering);
     assert_eq!(group.subscriptions["PyT"].sub_version, 1_796_037_938_511);
     assert_eq!(bench.broker.members.producers("PyG").unwrap().len(), 1);
+}
+
+#[test]
+fn damaged_requests_get_answers_and_leave_only_allowed_topics() {
+    let mut bench = Bench::new();
+    let mut refused = 0;
+    testing::mutated(20_000, |bytes| refused += i32::from(bench.frame(1, bytes).code != 0));
+    assert!(refused > 1000, "{refused}");
+    let names = bench.broker.topics.all().keys();
+    assert_eq!(names.filter(|name| validate_topic(name).is_err()).count(), 0);
 }

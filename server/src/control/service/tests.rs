@@ -304,6 +304,19 @@ fn oneway_requests_are_never_answered_and_unknown_codes_always() {
 }
 
 #[test]
+fn requests_about_offsets_are_answered_too() {
+    let mut bench = Bench::standalone();
+    assert_eq!(bench.ask(1, 43, &[], "").0, 1);
+    assert_eq!(bench.ask(1, 34, &[], &heartbeat("G")).0, 0);
+    let (code, groups) = bench.ask(1, 300, &[("topic", "T")], "");
+    assert_eq!((code, &*groups), (0, &br#"{"groupList":["G"]}"#[..]));
+    assert_eq!(bench.ask(1, 300, &[], "").0, 1);
+    bench.send(1, &request_frame(300, FLAG_ONEWAY, &[("topic", "T")], ""));
+    assert_eq!(bench.ask(2, 777, &[], "").0, 3);
+    bench.control.stop().unwrap();
+}
+
+#[test]
 fn five_thousand_heartbeats_at_once_are_all_answered() {
     let mut bench = Bench::standalone();
     for slot in 0..5000 {

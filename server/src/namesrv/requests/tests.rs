@@ -7,7 +7,7 @@ use ringmq_protocol::{
 };
 
 use super::*;
-use crate::control::testing::recorded;
+use crate::control::testing::{self, recorded};
 
 struct Bench {
     server: NameServer,
@@ -314,4 +314,13 @@ fn recorded_requests_get_answers_of_the_recorded_shape() {
             assert!([0, 17].contains(&answer.code), "{file}: {} -> {answer:?}", frame.code);
         }
     }
+}
+
+#[test]
+fn damaged_requests_get_answers_and_leave_only_allowed_topics() {
+    let mut bench = Bench::new();
+    let mut refused = 0;
+    testing::mutated(20_000, |bytes| refused += i32::from(bench.frame(bytes).code != 0));
+    assert!(refused > 1000, "{refused}");
+    assert_eq!(bench.server.routes.topics().filter(|topic| topic.contains('.')).count(), 0);
 }
