@@ -1,7 +1,7 @@
 //! The state of a broker's control plane and the turn that changes it, without any I/O.
 //!
 //! A turn takes any number of requests, then yields what must become durable, and once that is
-//! decided, the snapshots and notices that follow. If the facts could not be stored, the topics and
+//! decided, the snapshots that follow and later the notices. If the facts could not be stored, the topics and
 //! groups are as before the turn; memberships and locks stay, since they rest on no fact.
 
 use std::{
@@ -43,6 +43,8 @@ pub(crate) struct Broker {
     before: (Topics, GroupConfigs),
     /// What the turn changed; between its end and its outcome.
     open: Open,
+    /// Consumer groups whose members are still to be told of a change.
+    notify: BTreeSet<Arc<str>>,
 }
 
 /// What a turn changed.
@@ -61,8 +63,6 @@ pub(crate) struct Outcome {
     pub(crate) catalog: Option<Catalog>,
     /// The snapshot of groups, if it changed.
     pub(crate) groups: Option<Groups>,
-    /// Consumer groups whose members are told of a change, and the members.
-    pub(crate) notices: BTreeMap<Arc<str>, Vec<ConnId>>,
 }
 
 impl Broker {
@@ -94,6 +94,7 @@ impl Broker {
             locks: Locks::default(),
             views: Groups::default(),
             open: Open::default(),
+            notify: BTreeSet::new(),
         };
         broker.refresh_views(broker.groups.all().keys().cloned().collect());
         Ok(broker)
@@ -142,7 +143,7 @@ impl Broker {
             self.refresh_views(changed);
             outcome.groups = Some(self.views.clone());
         }
-        outcome.notices = self.notices(notify);
+        self.notify.extend(notify);
         outcome
     }
 
@@ -168,10 +169,16 @@ impl Broker {
         }
     }
 
-    /// Who is to be told, as far as the configuration lets them be told.
-    fn notices(&self, groups: BTreeSet<Arc<str>>) -> BTreeMap<Arc<str>, Vec<ConnId>> {
+    /// Whether members of any group are to be told of a change.
+    pub(crate) fn has_notices(&self) -> bool {
+        !self.notify.is_empty()
+    }
+
+    /// The consumer groups that changed since the last call and the members they have now, as far
+    /// as the configuration lets them be told.
+    pub(crate) fn take_notices(&mut self) -> BTreeMap<Arc<str>, Vec<ConnId>> {
         let mut notices = BTreeMap::new();
-        for name in groups {
+        for name in std::mem::take(&mut self.notify) {
             let config = self.groups.all().get(&name);
             let wanted = self.config.notify_consumer_ids_changed
                 && config.is_none_or(|config| config.notify_consumer_ids_changed_enable);

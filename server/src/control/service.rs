@@ -17,7 +17,7 @@ use ringmq_protocol::{
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
 };
 use tracing::{error, warn};
 
@@ -44,6 +44,9 @@ const FACTS_TIMEOUT: Duration = Duration::from_secs(5);
 const SCAN_PERIOD: Duration = Duration::from_secs(10);
 /// How often the files for people follow. Source: `flushConsumerOffsetInterval`.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(5);
+/// The shortest time between two rounds of notices. Without it a group of thousands that starts at
+/// once is told with every turn, and the number of notices grows with the square of its members.
+const NOTICE_SPACING: Duration = Duration::from_millis(20);
 /// Answers that wait for name servers or data threads at most. Beyond it, creators of topics no
 /// longer wait for the name servers.
 const WAITING_MAX: usize = 10_000;
@@ -60,6 +63,8 @@ pub(super) struct Service {
     /// Answers that wait for name servers or data threads.
     waiting: JoinSet<()>,
     epoch_ms: fn() -> i64,
+    /// When members may be told of changes again.
+    next_notices: Instant,
     /// Number of the next notice; 0 is taken for absent by some clients.
     opaque: i32,
 }
@@ -115,6 +120,7 @@ impl Service {
             snapshots: Snapshots::new(config.snapshot_dir.clone()),
             waiting: JoinSet::new(),
             epoch_ms,
+            next_notices: Instant::now(),
             opaque: 0,
         }
     }
@@ -140,6 +146,9 @@ impl Service {
                         break;
                     }
                     self.turn(batch.drain(..)).await;
+                }
+                () = sleep_until(self.next_notices), if self.broker.has_notices() => {
+                    self.notify_members();
                 }
                 _ = scan.tick() => self.scan().await,
                 _ = snapshot.tick() => {
@@ -247,12 +256,16 @@ impl Service {
         if let Some(groups) = outcome.groups {
             self.published.groups.store(Arc::new(groups));
         }
-        for (group, conns) in outcome.notices {
-            self.notify(&group, conns);
-        }
         let updated = outcome.topics_updated?;
         let topics = &self.broker.topics;
         Some(self.registrar.announce(updated, topics.all().clone(), topics.version()))
+    }
+
+    fn notify_members(&mut self) {
+        for (group, conns) in self.broker.take_notices() {
+            self.notify(&group, conns);
+        }
+        self.next_notices = Instant::now() + NOTICE_SPACING;
     }
 
     fn notify(&mut self, group: &str, conns: Vec<ConnId>) {

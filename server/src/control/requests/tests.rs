@@ -173,7 +173,7 @@ fn a_heartbeat_makes_group_retry_topic_and_members() {
     assert!(view.online && view.config.is_some());
     let view = view.subscription("T").unwrap();
     assert_eq!((view.sub_version, &*view.codes), (7, &[2_598_919, 2_598_920][..]));
-    assert_eq!(outcome.notices.len(), 1);
+    assert_eq!(bench.broker.take_notices().len(), 1);
 }
 
 #[test]
