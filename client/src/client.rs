@@ -1,0 +1,362 @@
+//! The client: what producers and consumers share.
+//!
+//! A client keeps the routes of topics in use fresh, tells brokers about its groups, and holds the
+//! connections. One task does the upkeep; it ends when the last handle is dropped.
+//!
+//! Elsewhere: where topics are is in `routes`, who is registered where in `groups`.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, MissedTickBehavior, interval_at, timeout_at},
+};
+
+use self::{groups::Groups, routes::Routes};
+use crate::{
+    Error, Invalid, ProducerBuilder, PullConsumerBuilder, admin::Admin, remoting::Remoting,
+    unique::UniqueIds,
+};
+
+mod groups;
+mod offsets;
+mod routes;
+
+pub(crate) use groups::{Group, Membership};
+
+/// A client of one cluster: the way to its brokers, and what its producers and consumers share.
+///
+/// Cheap to clone; all clones are one client. An application normally has one, however many
+/// producers and consumers it needs.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), ringmq_client::Error> {
+/// use ringmq_client::Client;
+///
+/// let client = Client::connect("127.0.0.1:9876").await?;
+/// let producer = client.producer("orders-producer").start()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// How a client is set up. Made by [`Client::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct ClientBuilder {
+    name_servers: String,
+    instance_name: Option<String>,
+    call_timeout: Duration,
+    upkeep_period: Duration,
+}
+
+/// The client behind its handles.
+pub(crate) struct Shared {
+    pub(crate) remoting: Remoting,
+    pub(crate) routes: Routes,
+    pub(crate) groups: Groups,
+    pub(crate) unique_ids: UniqueIds,
+    pub(crate) client_id: String,
+    /// For calls that have no time of their own.
+    pub(crate) call_timeout: Duration,
+    is_closed: AtomicBool,
+    upkeep: OnceLock<AbortHandle>,
+}
+
+impl Client {
+    /// Connects with the default settings.
+    ///
+    /// `name_servers` is a list `host:port;host:port`, as everywhere in RocketMQ.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid::NameServers`], or [`Error::Connect`] if none of them can be reached.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), ringmq_client::Error> {
+    /// let client = ringmq_client::Client::connect("10.0.0.1:9876;10.0.0.2:9876").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(name_servers: &str) -> Result<Self, Error> {
+        Self::builder(name_servers).connect().await
+    }
+
+    /// Starts from the default settings.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), ringmq_client::Error> {
+    /// use std::time::Duration;
+    /// use ringmq_client::Client;
+    ///
+    /// let client = Client::builder("127.0.0.1:9876")
+    ///     .call_timeout(Duration::from_secs(10))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(name_servers: &str) -> ClientBuilder {
+        ClientBuilder {
+            name_servers: name_servers.into(),
+            instance_name: None,
+            call_timeout: Duration::from_secs(3),
+            upkeep_period: Duration::from_secs(30),
+        }
+    }
+
+    /// Sets up a producer of this group.
+    ///
+    /// ```no_run
+    /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// let producer = client.producer("orders-producer").retries(1).start()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn producer(&self, group: &str) -> ProducerBuilder {
+        ProducerBuilder::new(self.clone(), group)
+    }
+
+    /// Sets up a pull consumer of this group.
+    ///
+    /// ```no_run
+    /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// let consumer = client.pull_consumer("orders-consumer").topic("TopicTest").start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pull_consumer(&self, group: &str) -> PullConsumerBuilder {
+        PullConsumerBuilder::new(self.clone(), group)
+    }
+
+    /// What administrators ask and change: clusters, topics, offsets, single messages.
+    ///
+    /// ```no_run
+    /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// println!("{:?}", client.admin().topics().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn admin(&self) -> Admin {
+        Admin::new(self.clone())
+    }
+
+    /// By what name brokers know this client: `ip@process#number`, unless set.
+    ///
+    /// ```no_run
+    /// # async fn example(client: ringmq_client::Client) {
+    /// println!("connected as {}", client.client_id());
+    /// # }
+    /// ```
+    pub fn client_id(&self) -> &str {
+        &self.shared.client_id
+    }
+
+    /// Leaves all groups, writes what is queued and closes the connections. Calls from then on end
+    /// with [`Error::Closed`]. Shut producers and consumers down first: their messages and offsets
+    /// are not waited for here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unfinished`] if a broker has not answered by the deadline. The connections are
+    /// closed all the same, and the broker will notice.
+    ///
+    /// ```no_run
+    /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// client.shutdown(std::time::Duration::from_secs(3)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn shutdown(&self, deadline: Duration) -> Result<(), Error> {
+        let until = Instant::now() + deadline;
+        if self.shared.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        if let Some(upkeep) = self.shared.upkeep.get() {
+            upkeep.abort();
+        }
+        let left = timeout_at(until, self.shared.leave_all(until)).await;
+        self.shared.remoting.close(until).await;
+        left.map_err(|_| Error::Unfinished { deadline })
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("client_id", &self.shared.client_id).finish_non_exhaustive()
+    }
+}
+
+impl ClientBuilder {
+    /// Names this client among those of its host, in place of `process#number`. Two clients with
+    /// one name and address count as one member of a group, so each needs its own.
+    ///
+    /// ```
+    /// let builder = ringmq_client::Client::builder("127.0.0.1:9876").instance_name("billing-1");
+    /// ```
+    pub fn instance_name(mut self, name: &str) -> Self {
+        self.instance_name = Some(name.into());
+        self
+    }
+
+    /// How long a request may take that has no time of its own; 3 s unless set.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder =
+    ///     ringmq_client::Client::builder("127.0.0.1:9876").call_timeout(Duration::from_secs(10));
+    /// ```
+    pub const fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
+        self
+    }
+
+    /// How often routes are refreshed and heartbeats sent; 30 s unless set. Brokers forget a client
+    /// after 120 s without a heartbeat.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder =
+    ///     ringmq_client::Client::builder("127.0.0.1:9876").upkeep_period(Duration::from_secs(5));
+    /// ```
+    pub const fn upkeep_period(mut self, period: Duration) -> Self {
+        self.upkeep_period = period;
+        self
+    }
+
+    /// Connects to one of the name servers, a random one first.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid::NameServers`] if the list is none, [`Error::Connect`] if none of the name servers
+    /// can be reached.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), ringmq_client::Error> {
+    /// let client = ringmq_client::Client::builder("127.0.0.1:9876").connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(self) -> Result<Client, Error> {
+        let servers = parse_name_servers(&self.name_servers)?;
+        let (ip, first) = reachable(&servers).await?;
+        let process_id = std::process::id();
+        let name = self
+            .instance_name
+            .unwrap_or_else(|| format!("{process_id}#{}", crate::unique::random() >> 1));
+        let shared = Arc::new(Shared {
+            remoting: Remoting::default(),
+            routes: Routes::new(servers, first),
+            groups: Groups::default(),
+            unique_ids: UniqueIds::new(ip, process_id),
+            client_id: format!("{ip}@{name}"),
+            call_timeout: self.call_timeout,
+            is_closed: AtomicBool::new(false),
+            upkeep: OnceLock::new(),
+        });
+        // An interval of zero would panic.
+        let period = self.upkeep_period.max(Duration::from_millis(1));
+        let task = tokio::spawn(upkeep(Arc::downgrade(&shared), period));
+        shared.upkeep.get_or_init(|| task.abort_handle());
+        Ok(Client { shared })
+    }
+}
+
+fn parse_name_servers(text: &str) -> Result<Vec<String>, Invalid> {
+    let parts = text.split([';', ',']).map(str::trim).filter(|part| !part.is_empty());
+    let servers: Vec<_> = parts.map(String::from).collect();
+    let is_addr = |addr: &String| {
+        addr.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+        })
+    };
+    if servers.is_empty() || !servers.iter().all(is_addr) {
+        return Err(Invalid::NameServers(text.into()));
+    }
+    Ok(servers)
+}
+
+/// The address of this host as the name servers see it, and which of them answered first.
+async fn reachable(servers: &[String]) -> Result<(IpAddr, usize), Error> {
+    let count = u64::try_from(servers.len()).unwrap_or(u64::MAX);
+    let start = usize::try_from(crate::unique::random() % count).unwrap_or_default();
+    let order = (start..servers.len()).chain(0..start);
+    let mut failure = Error::Closed;
+    for (at, addr) in order.filter_map(|at| servers.get(at).map(|addr| (at, addr))) {
+        let connect = tokio::net::TcpStream::connect(addr.as_str());
+        let attempt = tokio::time::timeout(Duration::from_secs(3), connect).await;
+        match attempt.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
+            Ok(stream) => {
+                let ip = stream.local_addr().map(|addr| addr.ip().to_canonical());
+                return Ok((ip.unwrap_or(Ipv4Addr::LOCALHOST.into()), at));
+            }
+            Err(source) => failure = Error::Connect { addr: addr.clone(), source },
+        }
+    }
+    Err(failure)
+}
+
+/// Refreshes routes and sends heartbeats, each period and when someone asks for it.
+async fn upkeep(shared: Weak<Shared>, period: Duration) {
+    let mut ticks = interval_at(Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let Some(beat) = shared.upgrade().map(|shared| shared.groups.beat()) else { return };
+        let is_tick = tokio::select! {
+            _ = ticks.tick() => true,
+            () = beat.notified() => false,
+        };
+        let Some(shared) = shared.upgrade() else { return };
+        if is_tick {
+            shared.refresh_routes().await;
+        }
+        shared.heartbeat().await;
+    }
+}
+
+impl Shared {
+    /// When a call that starts now has to be done.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.call_timeout
+    }
+
+    /// # Errors
+    ///
+    /// [`Error::Closed`] after the shutdown.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(upkeep) = self.upkeep.get() {
+            upkeep.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_server_lists_are_checked() {
+        let two = parse_name_servers(" 10.0.0.1:9876; ns.example:1 ;").unwrap();
+        assert_eq!(two, ["10.0.0.1:9876", "ns.example:1"]);
+        for bad in ["", ";", "host", "host:", ":9876", "host:0", "host:65536", "a:1;b"] {
+            assert_eq!(parse_name_servers(bad), Err(Invalid::NameServers(bad.into())));
+        }
+    }
+}

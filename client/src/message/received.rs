@@ -1,0 +1,231 @@
+//! A message as a broker delivers it.
+
+use std::{io::Read, net::SocketAddr, sync::Arc, time::SystemTime};
+
+use bytes::Bytes;
+use flate2::read::ZlibDecoder;
+use ringmq_protocol::{
+    message_id::OffsetMessageId,
+    properties::{self, name},
+    record::{self, MessageView, sys_flag},
+};
+
+use crate::{MessageQueue, QueueOffset, clock};
+
+/// Longest body that is unpacked. Unit: bytes. A sender may raise its limit over 4 MiB, but a few
+/// bytes must not become all of the memory.
+const UNPACKED_LEN_MAX: u64 = 64 * 1024 * 1024;
+
+/// Compression type 3 of the sys flag: zlib, as 0.
+const ZLIB: i32 = 0x300;
+
+/// A message as a broker delivers it. Cheap to clone: body and properties are shared.
+#[derive(Clone, Debug)]
+pub struct ReceivedMessage {
+    queue: MessageQueue,
+    body: Bytes,
+    is_packed: bool,
+    properties: Bytes,
+    flag: i32,
+    queue_offset: QueueOffset,
+    log_offset: i64,
+    born_ms: i64,
+    born_host: SocketAddr,
+    store_ms: i64,
+    store_host: SocketAddr,
+    reconsume_times: i32,
+}
+
+impl ReceivedMessage {
+    /// The queue that it was read from.
+    pub const fn queue(&self) -> &MessageQueue {
+        &self.queue
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &str {
+        self.queue.topic()
+    }
+
+    /// Its position in the queue, in messages.
+    pub const fn queue_offset(&self) -> QueueOffset {
+        self.queue_offset
+    }
+
+    /// The body, unpacked unless [`ReceivedMessage::is_packed`].
+    pub const fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// Whether the body is still compressed, because it is so with something other than zlib, or
+    /// it unpacks to more than 64 MiB, or it is damaged.
+    pub const fn is_packed(&self) -> bool {
+        self.is_packed
+    }
+
+    /// The tag.
+    pub fn tag(&self) -> Option<&str> {
+        self.property(name::TAGS)
+    }
+
+    /// The keys that the message can be looked up by.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.property(name::KEYS).unwrap_or_default().split_whitespace()
+    }
+
+    /// A property; `None` also if it is no UTF-8.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(properties::get(&self.properties, name)?).ok()
+    }
+
+    /// All properties that are UTF-8, those of the protocol included.
+    pub fn properties(&self) -> impl Iterator<Item = (&str, &str)> {
+        properties::iter(&self.properties).filter_map(|(name, value)| {
+            Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?))
+        })
+    }
+
+    /// The id that the producer gave it, else the broker's.
+    pub fn message_id(&self) -> String {
+        match self.property(name::UNIQ_KEY) {
+            Some(id) => id.into(),
+            None => self.offset_message_id().to_string(),
+        }
+    }
+
+    /// The id by which its broker finds it.
+    pub const fn offset_message_id(&self) -> OffsetMessageId {
+        OffsetMessageId { host: self.store_host, log_offset: self.log_offset }
+    }
+
+    /// When the producer made it, by the producer's clock.
+    pub fn born_time(&self) -> SystemTime {
+        clock::from_epoch_ms(self.born_ms)
+    }
+
+    /// When the broker stored it, by the broker's clock.
+    pub fn store_time(&self) -> SystemTime {
+        clock::from_epoch_ms(self.store_ms)
+    }
+
+    /// The producer's address as the broker saw it.
+    pub const fn born_host(&self) -> SocketAddr {
+        self.born_host
+    }
+
+    /// The broker's address.
+    pub const fn store_host(&self) -> SocketAddr {
+        self.store_host
+    }
+
+    /// How often the message was delivered and sent back before.
+    pub const fn reconsume_times(&self) -> i32 {
+        self.reconsume_times
+    }
+
+    /// The application's own number.
+    pub const fn flag(&self) -> i32 {
+        self.flag
+    }
+
+    fn new(
+        view: &MessageView<'_>,
+        answer: &Bytes,
+        topic: &Arc<str>,
+        broker_name: &Arc<str>,
+    ) -> Self {
+        let (body, is_packed) = unpack(answer.slice_ref(view.body), view.sys_flag);
+        Self {
+            queue: MessageQueue::new(Arc::clone(topic), Arc::clone(broker_name), view.queue_id),
+            body,
+            is_packed,
+            properties: answer.slice_ref(view.properties),
+            flag: view.flag,
+            queue_offset: QueueOffset::new(view.queue_offset),
+            log_offset: view.log_offset,
+            born_ms: view.born_timestamp_ms,
+            born_host: view.born_host,
+            store_ms: view.store_timestamp_ms,
+            store_host: view.store_host,
+            reconsume_times: view.reconsume_times,
+        }
+    }
+}
+
+/// The body as it was before the producer compressed it, and whether it still is compressed.
+fn unpack(body: Bytes, flags: i32) -> (Bytes, bool) {
+    if flags & sys_flag::COMPRESSED == 0 {
+        return (body, false);
+    }
+    if !matches!(flags & sys_flag::COMPRESSION_MASK, 0 | ZLIB) {
+        return (body, true);
+    }
+    let mut unpacked = Vec::new();
+    let read = ZlibDecoder::new(&*body).take(UNPACKED_LEN_MAX + 1).read_to_end(&mut unpacked);
+    match read {
+        Ok(len) if u64::try_from(len).is_ok_and(|len| len <= UNPACKED_LEN_MAX) => {
+            (unpacked.into(), false)
+        }
+        _ => (body, true),
+    }
+}
+
+/// Reads the messages of an answer's body.
+///
+/// # Errors
+///
+/// A record that is none; the messages before it are lost with it, since a broker that writes
+/// such bodies cannot be trusted with offsets either.
+pub(crate) fn parse_all(
+    answer: &Bytes,
+    broker_name: &str,
+) -> Result<Vec<ReceivedMessage>, record::RecordError> {
+    let broker_name: Arc<str> = broker_name.into();
+    let mut topic: Arc<str> = "".into();
+    let mut messages = Vec::new();
+    for view in record::records(answer) {
+        let view = view?;
+        let name = String::from_utf8_lossy(view.topic);
+        // A pull brings messages of one topic.
+        if *topic != *name {
+            topic = (&*name).into();
+        }
+        messages.push(ReceivedMessage::new(&view, answer, &topic, &broker_name));
+    }
+    Ok(messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::ZlibEncoder};
+
+    use super::*;
+
+    fn packed(body: &[u8]) -> Bytes {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(5));
+        encoder.write_all(body).unwrap();
+        encoder.finish().unwrap().into()
+    }
+
+    #[test]
+    fn zlib_bodies_are_unpacked_and_others_left() {
+        let body = b"hello".repeat(1000);
+        for flags in [0x1, 0x301] {
+            assert_eq!(unpack(packed(&body), flags), (body.clone().into(), false));
+        }
+        let plain = Bytes::from_static(b"plain");
+        assert_eq!(unpack(plain.clone(), 0), (plain.clone(), false));
+        for flags in [0x1, 0x101, 0x201, 0x301] {
+            assert_eq!(unpack(plain.clone(), flags), (plain.clone(), true), "flags {flags:#x}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_would_fill_the_memory_stays_packed() {
+        let bomb = packed(&vec![0; usize::try_from(UNPACKED_LEN_MAX).unwrap() + 1]);
+        let (body, is_packed) = unpack(bomb.clone(), 1);
+        assert!(is_packed && body == bomb);
+    }
+}
