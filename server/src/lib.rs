@@ -1,9 +1,9 @@
 //! The broker and name server of RingMQ.
 //!
-//! Start reading at [`server`], then `thread`: one data thread with its shards, its connections and its turn. The
-//! requests are in `broker`, one file each; bytes in and answers out in `net`; what crosses threads
-//! in `link`. Everything that is not a message or an offset belongs to [`control`], which runs on a
-//! thread of its own, as does the name server in [`namesrv`].
+//! Start reading at [`server`], then at `thread`: one data thread with its shards, its connections and
+//! its turn. The requests are in `broker`, one file each; bytes in and answers out in `net`; what
+//! crosses threads in `link`. Everything that is not a message or an offset belongs to [`control`],
+//! which runs on a thread of its own, as does the name server in [`namesrv`].
 //!
 //! The crate turns requests into engine calls and results into responses. It knows nothing of bytes
 //! on disk.

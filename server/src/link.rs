@@ -56,6 +56,9 @@ struct Pair<Q, A> {
     credits: Semaphore,
 }
 
+/// A thread's end of a pair; `None` between a thread and itself.
+type End<Q, A> = Option<Arc<Pair<Q, A>>>;
+
 /// The right to put one request, and the slot of its answer. Dropped unused, it goes back.
 pub(crate) struct Credit<'a> {
     credits: &'a Semaphore,
@@ -88,9 +91,9 @@ pub(crate) struct Links<Q, A> {
     me: usize,
     bells: Arc<[Bell]>,
     /// Pairs in which this thread asks, by serving thread; `None` for itself.
-    asks: Vec<Option<Arc<Pair<Q, A>>>>,
+    asks: Vec<End<Q, A>>,
     /// Pairs in which this thread serves, by asking thread; `None` for itself.
-    serves: Vec<Option<Arc<Pair<Q, A>>>>,
+    serves: Vec<End<Q, A>>,
     /// Threads that were given something since the last [`Links::ring`].
     touched: Vec<Cell<bool>>,
 }
@@ -112,7 +115,7 @@ pub(crate) fn mesh<Q, A>(threads: usize, entries: usize) -> Vec<Links<Q, A>> {
     let bells: Arc<[Bell]> = (0..threads)
         .map(|_| Bell { sleeping: AtomicBool::new(false), notify: Notify::new() })
         .collect();
-    let pairs: Vec<Vec<Option<Arc<Pair<Q, A>>>>> = (0..threads)
+    let pairs: Vec<Vec<End<Q, A>>> = (0..threads)
         .map(|from| {
             (0..threads).map(|to| (from != to).then(|| Arc::new(Pair::new(entries)))).collect()
         })
@@ -238,6 +241,14 @@ impl<Q, A> Links<Q, A> {
                 bell.ring();
             }
         }
+    }
+
+    /// Whether every request of this thread has been answered.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.asks
+            .iter()
+            .flatten()
+            .all(|pair| pair.credits.available_permits() == pair.answers.capacity())
     }
 
     /// Whether anything waits to be taken by this thread.

@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) segment_len: u64,
     /// Connections that are open.
     pub(crate) conns: AtomicUsize,
+    /// Threads that have answered everything, once the process stops.
+    pub(crate) drained: AtomicUsize,
     /// Rung when the process cannot go on.
     pub(crate) fatal: Notify,
 }
@@ -130,6 +132,8 @@ pub(crate) struct LocalShard {
     backlog: RefCell<VecDeque<(Ticket, Op)>>,
     /// Rung when the shard has room again.
     room: Notify,
+    /// When it was told last that time passes, in milliseconds since 1970.
+    last_tick: Cell<i64>,
     /// Whether its end has been logged.
     reported: Cell<bool>,
 }
@@ -149,7 +153,6 @@ pub(crate) struct Thread {
     conns: RefCell<Slab<Rc<Conn>>>,
     generation: Cell<u32>,
     now: Cell<i64>,
-    last_tick: Cell<i64>,
     picks: Cell<u32>,
     /// Rung when a held pull may end sooner than all others.
     new_end: Notify,
@@ -169,6 +172,7 @@ impl LocalShard {
             reads: RefCell::default(),
             backlog: RefCell::default(),
             room: Notify::new(),
+            last_tick: Cell::new(0),
             reported: Cell::new(false),
         }
     }
@@ -239,12 +243,13 @@ impl LocalShard {
 }
 
 impl Thread {
-    /// The time of this turn.
+    /// The time when this chunk arrived or this turn began.
     pub(crate) fn now(&self) -> EpochMillis {
         EpochMillis::new(self.now.get())
     }
 
-    fn refresh_now(&self) -> EpochMillis {
+    /// Looks at the clock.
+    pub(crate) fn refresh_now(&self) -> EpochMillis {
         self.now.set(crate::clock::epoch_ms());
         self.now()
     }
@@ -455,7 +460,11 @@ impl Thread {
                 self.unhold(ticket, op.queue, token);
             }
         }
-        conn.state.deferred.borrow_mut().clear();
+        for (ticket, op) in std::mem::take(&mut *conn.state.deferred.borrow_mut()) {
+            if let Some(token) = op.unhold {
+                self.unhold(ticket, op.queue, token);
+            }
+        }
     }
 }
 

@@ -26,6 +26,10 @@ impl Service for Thread {
     type Wait = Wait;
     type State = super::ConnState;
 
+    fn chunk_arrived(&self) {
+        self.refresh_now();
+    }
+
     fn serve(&self, conn: &Rc<Conn>, frame: &Frame<'_>, whole: &[u8]) -> Served {
         let served = self.dispatch(conn, frame, whole);
         if let Some(unused) = conn.state.credit.take() {

@@ -48,6 +48,9 @@ pub(crate) trait Service: 'static {
     /// What the service keeps with each connection.
     type State: Default;
 
+    /// Bytes have arrived; frames of them follow.
+    fn chunk_arrived(&self);
+
     /// Takes one frame. `whole` is all of it, with its length field.
     fn serve(
         &self,
@@ -248,6 +251,7 @@ async fn read_frames<S: Service>(conn: &Rc<Conn<S::State>>, service: &S) -> io::
             return Ok(());
         }
         conn.touch();
+        service.chunk_arrived();
         serve_chunk(conn, service, &mut inbox).await?;
         service.chunk_served();
     }

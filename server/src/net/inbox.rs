@@ -100,10 +100,12 @@ impl Class {
 
     /// The class for what is left of the last chunk, given how much came lately.
     fn needed(left: &[u8], recent: usize) -> Result<Self, FrameError> {
-        let by_traffic = match recent {
-            0..=IDLE_LEN => Self::Idle,
-            ..=SMALL_LEN => Self::Small,
-            _ => Self::Large,
+        let by_traffic = if recent <= IDLE_LEN {
+            Self::Idle
+        } else if recent <= SMALL_LEN {
+            Self::Small
+        } else {
+            Self::Large
         };
         if left.is_empty() {
             return Ok(by_traffic);

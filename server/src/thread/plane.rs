@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ringmq_engine::{EpochMillis, RingShard, Store, StoreGuard, StoreOptions};
+use ringmq_engine::{EpochMillis, RecoveryReport, RingShard, Store, StoreGuard, StoreOptions};
 use ringmq_protocol::properties::{NAME_SEPARATOR, name};
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -33,6 +33,9 @@ const REQUESTS_MAX: usize = 1024;
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_STEP: Duration = Duration::from_millis(50);
 
+/// Keys and values of facts.
+pub(crate) type Stored = Vec<(Box<[u8]>, Box<[u8]>)>;
+
 /// What the control plane and a broker's data threads share.
 pub(crate) struct Wiring {
     pub(crate) published: Arc<Published>,
@@ -48,7 +51,7 @@ pub(crate) struct Plane {
     /// Where clients connect.
     pub(crate) local_addr: SocketAddr,
     /// Facts of the control plane as they were stored.
-    pub(crate) stored: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub(crate) stored: Stored,
     /// For the control plane: one receiver's counterpart per thread.
     pub(crate) to_threads: Vec<mpsc::Sender<ToThread>>,
     /// What the store says about itself, one line each.
@@ -93,6 +96,7 @@ impl Plane {
             threads,
             segment_len,
             conns: AtomicUsize::new(0),
+            drained: AtomicUsize::new(0),
             fatal: Notify::new(),
             config,
         });
@@ -269,16 +273,20 @@ fn describe(store: &Store) -> Vec<String> {
             store.block_len()
         ));
     }
-    for report in store.reports() {
-        tracing::info!(?report, "recovered");
+    for (shard, report) in store.reports().iter().enumerate() {
+        let RecoveryReport { groups, bytes, torn_bytes, damaged, unreadable, .. } = *report;
+        if damaged > 0 || unreadable > 0 {
+            tracing::error!(shard, damaged, unreadable, "the log is damaged");
+        }
+        if groups > 0 || torn_bytes > 0 {
+            tracing::info!(shard, groups, bytes, torn_bytes, "the log was replayed");
+        }
     }
     notes
 }
 
-type Looked = (Vec<(Box<[u8]>, Box<[u8]>)>, u64, Vec<RingShard>);
-
 /// The control plane's facts on shard 0, and the length of segments.
-fn look_into(mut shards: Vec<RingShard>) -> Looked {
+fn look_into(mut shards: Vec<RingShard>) -> (Stored, u64, Vec<RingShard>) {
     let mut stored = Vec::new();
     let mut segment_len = 1;
     if let Some(first) = shards.first_mut() {

@@ -5,7 +5,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener, TcpStream},
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -89,12 +89,13 @@ async fn serve(
     requests: mpsc::Receiver<ToData>,
     control: mpsc::Receiver<ToThread>,
 ) {
-    let mut tasks = Vec::new();
-    tasks.push(tokio::task::spawn_local(turn::take_turns(thread.clone())));
-    tasks.push(tokio::task::spawn_local(turn::hear_the_bell(thread.clone())));
-    tasks.push(tokio::task::spawn_local(turn::tick(thread.clone())));
-    tasks.push(tokio::task::spawn_local(turn::end_holds(thread.clone())));
-    tasks.push(tokio::task::spawn_local(hear_control(thread.clone(), control)));
+    let mut tasks = vec![
+        tokio::task::spawn_local(turn::take_turns(thread.clone())),
+        tokio::task::spawn_local(turn::hear_the_bell(thread.clone())),
+        tokio::task::spawn_local(turn::tick(thread.clone())),
+        tokio::task::spawn_local(turn::end_holds(thread.clone())),
+        tokio::task::spawn_local(hear_control(thread.clone(), control)),
+    ];
     for index in 0..thread.shards.len() {
         let thread = thread.clone();
         tasks.push(tokio::task::spawn_local(async move {
@@ -234,7 +235,6 @@ impl Thread {
             conns: RefCell::new(Slab::new()),
             generation: Cell::new(0),
             now: Cell::new(crate::clock::epoch_ms()),
-            last_tick: Cell::new(0),
             picks: Cell::new(0),
             new_end: Notify::new(),
             stopping: Cell::new(false),
@@ -339,12 +339,20 @@ impl Thread {
         };
         let owes = || {
             let acks = self.shards.iter().any(|shard| !shard.acks.borrow().is_empty());
-            acks || conns().iter().any(|conn| conn.owes_output())
+            acks || !self.links.is_quiet() || conns().iter().any(|conn| conn.owes_output())
         };
         let deadline = tokio::time::sleep(DRAIN);
         tokio::pin!(deadline);
         let mut step = tokio::time::interval(Duration::from_millis(2));
         while owes() {
+            tokio::select! {
+                () = &mut deadline => break,
+                _ = step.tick() => {}
+            }
+        }
+        // Others may still wait for this thread's answers.
+        self.shared.drained.fetch_add(1, Ordering::Relaxed);
+        while self.shared.drained.load(Ordering::Relaxed) < self.shared.threads {
             tokio::select! {
                 () = &mut deadline => break,
                 _ = step.tick() => {}

@@ -182,8 +182,9 @@ impl Thread {
     fn turn_ring(&self, shard: &LocalShard, now: EpochMillis) -> io::Result<()> {
         let mut ring = shard.ring.borrow_mut();
         let Some(ring) = ring.as_mut() else { return Ok(()) };
-        if now.get() - self.last_tick.get() >= TICK_MS || now.get() < self.last_tick.get() {
-            self.last_tick.set(now.get());
+        let last = shard.last_tick.get();
+        if now.get() - last >= TICK_MS || now.get() < last {
+            shard.last_tick.set(now.get());
             ring.shard().tick(now);
         }
         ring.turn(now)
@@ -214,6 +215,7 @@ impl Thread {
     fn fail_waiting(&self, shard: &LocalShard, cause: &str) {
         if !shard.reported.replace(true) {
             tracing::error!(shard = shard.number, cause, "the shard takes no more writes");
+            self.use_room(shard);
         }
         let failure = Failure::from(ringmq_engine::AppendError::Poisoned(cause.to_owned()));
         let waiting = std::mem::take(&mut *shard.acks.borrow_mut());
@@ -223,7 +225,6 @@ impl Thread {
                 Pending::Facts(reply) => drop(reply.send(Err(cause.to_owned()))),
             }
         }
-        self.use_room(shard);
     }
 
     /// The device has been read for an op: it goes on.
@@ -242,9 +243,9 @@ impl Thread {
             if !self.execute_or_keep(shard, ticket, op) {
                 return;
             }
+            // What was appended is for the next turn.
+            self.turn.set();
         }
         shard.room.notify_waiters();
-        // What they append is for the next turn.
-        self.turn.set();
     }
 }
