@@ -72,3 +72,53 @@ fn block(out: &mut impl Write, block: &[u8]) -> io::Result<()> {
     out.write_all(&len.to_be_bytes())?;
     out.write_all(block)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use flate2::read::ZlibDecoder;
+    use ringmq_protocol::body::{self, RegisterBrokerBody};
+
+    use super::*;
+    use crate::control::testing;
+
+    fn encode(config: &BrokerControlConfig) -> (RegisterBody, RegisterBrokerBody) {
+        let broker = testing::broker();
+        let topics = bodies::in_order(broker.topics.all());
+        let version = Version { counter: 3, changed_ms: 1_700_000_000_000 };
+        let encoded = encode_topics(config, version, &topics, true).unwrap();
+        assert_eq!(encoded.crc32.cast_unsigned(), crc32fast::hash(&encoded.bytes) & 0x7fff_ffff);
+        let decoded = if encoded.compressed {
+            let mut text = Vec::new();
+            ZlibDecoder::new(&*encoded.bytes).read_to_end(&mut text).unwrap();
+            RegisterBrokerBody::from_text(&text).unwrap()
+        } else {
+            body::decode(&encoded.bytes).unwrap()
+        };
+        (encoded, decoded)
+    }
+
+    #[test]
+    fn both_forms_say_the_same() {
+        let mut config = testing::broker_config();
+        let (plain, from_json) = encode(&config);
+        config.compressed_register = true;
+        let (deflated, from_text) = encode(&config);
+        assert!(!plain.compressed && deflated.compressed);
+        assert_eq!(from_json, from_text);
+        let table = from_json.topic_config_serialize_wrapper;
+        assert_eq!(table.data_version.counter, 3);
+        assert_eq!(table.topic_config_table["TBW102"].perm, 7);
+        assert_eq!(table.topic_config_table.len(), 8);
+    }
+
+    #[test]
+    fn a_broker_that_may_not_be_written_says_so_of_all_its_topics() {
+        let mut config = testing::broker_config();
+        config.permission = PERM_READ;
+        let (_, body) = encode(&config);
+        let topics = body.topic_config_serialize_wrapper.topic_config_table;
+        assert!(topics.values().all(|topic| topic.perm == 4));
+    }
+}

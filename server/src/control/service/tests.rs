@@ -16,7 +16,8 @@ use crate::{
     context::{Principal, Transport},
     control::{
         BoxFuture, BrokerControlConfig, ControlConfig, ControlHandle, Fact, NamesrvControlConfig,
-        NewTopic, TO_CONTROL_CAPACITY, TO_THREAD_CAPACITY, start, testing,
+        NewTopic, StoredFact, TO_CONTROL_CAPACITY, TO_THREAD_CAPACITY, facts::topic_fact, start,
+        testing,
     },
 };
 
@@ -73,6 +74,14 @@ impl Bench {
     }
 
     fn new(config: BrokerControlConfig, with_namesrv: bool) -> Self {
+        Self::with_stored(config, with_namesrv, Vec::new())
+    }
+
+    fn with_stored(
+        config: BrokerControlConfig,
+        with_namesrv: bool,
+        stored: Vec<StoredFact>,
+    ) -> Self {
         let dir = testing::TempDir::new("service");
         let (requests, receiver) = mpsc::channel(TO_CONTROL_CAPACITY);
         let (thread, answers) = mpsc::channel(TO_THREAD_CAPACITY);
@@ -80,7 +89,7 @@ impl Bench {
         let broker = BrokerControl {
             config,
             facts: Arc::clone(&store) as Arc<dyn Facts>,
-            stored: Vec::new(),
+            stored,
             published: Arc::clone(&published),
             requests: receiver,
             threads: vec![thread],
@@ -235,6 +244,27 @@ fn a_created_topic_is_durable_published_and_known_to_the_name_server() {
     assert_eq!((client.route("T").0, client.route("TBW102").0), (0, 0));
     assert!(matches!(bench.create("../x"), Err(CreateTopicError::Name(_))));
     bench.control.stop().unwrap();
+}
+
+#[test]
+fn thousands_of_stored_topics_are_registered_in_one_large_frame() {
+    let topics = (0..3000).map(|number| {
+        let name = format!("a_topic_with_a_name_of_usual_length_{number}");
+        let config = TopicConfig { name: name.as_str().into(), ..(*sample_topic()).clone() };
+        let fact = topic_fact(&name, Some(&config));
+        (fact.key, fact.value.unwrap())
+    });
+    let bench = Bench::with_stored(testing::broker_config(), true, topics.collect());
+    let mut client = Client::connect(&bench.control);
+    assert_eq!(client.route("a_topic_with_a_name_of_usual_length_2999").0, 0);
+    bench.create("T").unwrap();
+    assert_eq!(client.route("T").0, 0);
+    bench.control.stop().unwrap();
+}
+
+fn sample_topic() -> Arc<TopicConfig> {
+    let broker = testing::broker();
+    Arc::clone(broker.topics.get("SELF_TEST_TOPIC").unwrap())
 }
 
 #[test]
