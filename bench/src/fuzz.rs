@@ -1,10 +1,11 @@
 //! `fuzz`: mutated frames over many connections, with a healthy client beside them.
 //!
-//! Every connection writes a few damaged requests and a valid one behind them. When the valid one is
+//! More than half of the requests are valid frames that say something odd, the others are damaged
+//! bytes. Every connection writes a few of them and a good one behind them. When that one is
 //! answered the framing survived, and it goes on; when it is not answered in time the framing is
 //! lost, and the connection is reset and opened again. So the broker sets the pace, and is never
-//! just flooded. Whatever it answers has to be whole frames. The healthy client sends one message after
-//! the other at a fixed rate before and during; none of its sends may fail.
+//! just flooded. Whatever it answers has to be whole frames. The healthy client sends one message
+//! after the other at a fixed rate before and during; none of its sends may fail.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +23,7 @@ use crate::conn::{Conn, IDLE_INBOX_LEN, Received};
 use crate::frame::{consumer_heartbeat, request};
 use crate::load::{Budget, Load};
 use crate::measure::Tally;
-use crate::mutate::{Random, mutate};
+use crate::mutate::{Parts, Random, mutate};
 use crate::produce::{LoadArgs, drain};
 use crate::reactor::{Actor, Reactor, Stop, Token, run};
 use crate::scan::scan;
@@ -31,6 +32,8 @@ use crate::scan::scan;
 const FRAMES_PER_CONNECTION_MAX: usize = 100;
 /// Damaged frames written at a time, at most.
 const FRAMES_PER_WRITE_MAX: usize = 8;
+/// Writes whose requests are valid frames and only say something odd, of 100.
+const ODD_PERCENT: usize = 60;
 /// Correlation number of the valid request behind the damaged ones.
 const PROBE_OPAQUE: u32 = 2_000_000_000;
 /// Steps in which progress is reported.
@@ -77,6 +80,7 @@ struct Lane {
 struct Fuzzers {
     broker: SocketAddr,
     corpus: Vec<Vec<u8>>,
+    parts: Vec<Parts>,
     probe: Vec<u8>,
     patience: Duration,
     random: Random,
@@ -154,6 +158,7 @@ impl Fuzz {
         let probed = [("queueId", "0"), ("topic", self.target.topic.as_str())];
         let mut fuzzers = Fuzzers {
             broker: session.broker,
+            parts: corpus.iter().filter_map(|frame| Parts::parse(frame)).collect(),
             corpus,
             probe: request(Encoding::Json, codes::GET_MAX_OFFSET, PROBE_OPAQUE, &probed, b""),
             patience: Duration::from_millis(self.patience_ms),
@@ -251,6 +256,7 @@ impl Fuzzers {
     /// Writes the next few damaged frames of a connection and a valid one.
     fn damage(&mut self, lane: usize, reactor: &Reactor) -> io::Result<()> {
         let Some(state) = self.lanes.get_mut(lane) else { return Ok(()) };
+        let odd = self.random.chance(ODD_PERCENT);
         for _ in 0..=self.random.below(FRAMES_PER_WRITE_MAX - 1) {
             if state.left == 0 || self.left == 0 {
                 break;
@@ -258,9 +264,17 @@ impl Fuzzers {
             state.left -= 1;
             self.left -= 1;
             self.sent += 1;
-            let mut frame = self.random.pick(&self.corpus).clone();
-            let lender = self.random.pick(&self.corpus);
-            mutate(&mut self.random, &mut frame, lender);
+            let frame = if odd {
+                let mut parts = self.random.pick(&self.parts).clone();
+                let lender = self.random.pick(&self.parts);
+                parts.mutate(&mut self.random, lender);
+                parts.build()
+            } else {
+                let mut frame = self.random.pick(&self.corpus).clone();
+                let lender = self.random.pick(&self.corpus);
+                mutate(&mut self.random, &mut frame, lender);
+                frame
+            };
             state.conn.outbox.extend_from_slice(&frame);
         }
         state.conn.outbox.extend_from_slice(&self.probe);

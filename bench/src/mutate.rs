@@ -1,6 +1,13 @@
 //! Damaging frames, reproducibly: the same seed gives the same bytes.
+//!
+//! Two kinds: [`mutate`] damages bytes, most of which ends in the decoder of frames and headers;
+//! [`Parts::mutate`] changes fields and bodies and leaves frame and header valid, which reaches the
+//! code that handles the request.
 
-use ringmq_protocol::frame::{LEN_FIELD_LEN, PREFIX_LEN};
+use ringmq_protocol::command::Command;
+use ringmq_protocol::frame::{Encoding, FRAME_LEN_MAX, LEN_FIELD_LEN, PREFIX_LEN, decode};
+
+use crate::frame::request;
 
 /// Bytes that mean something to a parser of lengths or of JSON.
 const BYTES: &[u8] = b"\x00\x01\x7f\x80\xff\"{}[]\\:,-0\x1f /.%e";
@@ -43,7 +50,20 @@ const TEXTS: &[&str] = &[
     "true",
     "{}",
     "[]",
+    "",
+    " ",
+    "2147483648",
+    "%RETRY%",
+    "%DLQ%x",
+    "TBW102",
+    "SCHEDULE_TOPIC_XXXX",
+    "a||||b",
+    "||",
 ];
+/// Correlation number of rebuilt frames.
+const OPAQUE: u32 = 77;
+/// Highest request code that is tried, beside the ones of the corpus.
+const CODE_MAX: usize = 400;
 /// Longest run that is inserted, removed or repeated, in bytes.
 const RUN_LEN_MAX: usize = 64;
 
@@ -87,6 +107,77 @@ impl Random {
     pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         items.get(self.below(items.len())).expect("a choice needs at least one item")
     }
+}
+
+/// A request taken apart.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    encoding: Encoding,
+    code: i32,
+    ext: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Parts {
+    /// Takes a whole, valid frame apart.
+    pub(crate) fn parse(frame: &[u8]) -> Option<Self> {
+        let frame = decode(frame, FRAME_LEN_MAX).ok()??;
+        let command = Command::parse(frame.encoding, frame.header).ok()?;
+        let ext = command
+            .ext
+            .iter()
+            .map(|(name, value)| (name.into_owned(), value.into_owned()))
+            .collect();
+        let (encoding, code) = (frame.encoding, command.code);
+        Some(Self { encoding, code, ext, body: frame.body.to_vec() })
+    }
+
+    /// Changes what the request says; `other` lends fields and its body.
+    pub(crate) fn mutate(&mut self, random: &mut Random, other: &Self) {
+        for _ in 0..=random.below(2) {
+            match random.below(8) {
+                0..=2 => self.replace_value(random, random_text),
+                3 => self
+                    .replace_value(random, |random| random.pick(WORDS).cast_signed().to_string()),
+                4 if !self.ext.is_empty() => {
+                    let index = random.below(self.ext.len());
+                    self.ext.swap_remove(index);
+                }
+                5 => {
+                    let start = random.below(other.ext.len() + 1);
+                    self.ext.extend_from_slice(other.ext.get(start..).unwrap_or_default());
+                }
+                6 => self.mutate_body(random, other),
+                _ => self.code = i32::try_from(random.below(CODE_MAX)).unwrap_or_default(),
+            }
+        }
+    }
+
+    fn replace_value(&mut self, random: &mut Random, value: impl Fn(&mut Random) -> String) {
+        let index = random.below(self.ext.len());
+        if let Some((_, place)) = self.ext.get_mut(index) {
+            *place = value(random);
+        }
+    }
+
+    fn mutate_body(&mut self, random: &mut Random, other: &Self) {
+        if random.chance(20) {
+            self.body.clone_from(&other.body);
+        } else {
+            step(random, &mut self.body, &other.body);
+        }
+    }
+
+    /// The request as a frame again.
+    pub(crate) fn build(&self) -> Vec<u8> {
+        let ext: Vec<(&str, &str)> =
+            self.ext.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        request(self.encoding, self.code, OPAQUE, &ext, &self.body)
+    }
+}
+
+fn random_text(random: &mut Random) -> String {
+    (*random.pick(TEXTS)).to_owned()
 }
 
 /// Damages `frame`; `other` lends pieces. In most cases the lengths are put right again
@@ -221,6 +312,23 @@ mod tests {
         assert!((1200..2000).contains(&framed), "{framed} of 2000 have the right length");
         let header_fits = |frame: &Vec<u8>| header_len(frame) + PREFIX_LEN <= frame.len();
         assert!(frames.iter().any(|frame| !header_fits(frame)));
+    }
+
+    #[test]
+    fn changed_requests_are_valid_frames() {
+        let whole = request(Encoding::Binary, 310, 1, &[("b", "topic"), ("e", "3")], b"body");
+        let parts = Parts::parse(&whole).unwrap();
+        assert_eq!(Parts::parse(&parts.build()).unwrap().ext, parts.ext);
+        let mut random = Random::new(5);
+        let mut changed = 0;
+        for _ in 0..1000 {
+            let mut parts = parts.clone();
+            parts.mutate(&mut random, &parts.clone());
+            let frame = parts.build();
+            assert!(Parts::parse(&frame).is_some(), "{frame:02x?}");
+            changed += u32::from(frame.get(13..) != whole.get(13..));
+        }
+        assert!(changed > 700, "{changed} of 1000 differ");
     }
 
     #[test]
