@@ -103,6 +103,10 @@ impl Fuzz {
     /// Connection errors, also when the broker stops accepting.
     pub(crate) fn run(&self) -> io::Result<()> {
         let mut session = self.target.open()?;
+        // A topic that no damaged request names: one of them may well say that the other topic
+        // shall have no queues.
+        let own = Target { topic: format!("{}-healthy", self.target.topic), ..self.target.clone() };
+        session.admin.create_topic(&own.topic, own.queues)?;
         let mut healthy = LoadArgs {
             connections: 1,
             in_flight: 1,
@@ -111,7 +115,7 @@ impl Fuzz {
             rate: Some(self.healthy_rate),
             tag: None,
         }
-        .open(&self.target, &session, 0)?;
+        .open(&own, &session, 0)?;
         let alone = self.healthy_alone(&mut healthy, &mut session)?;
 
         let mut fuzzers = self.fuzzers(&session)?;
