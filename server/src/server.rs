@@ -74,7 +74,9 @@ impl Server {
         if let Some(plane) = &mut server.plane {
             plane.accept();
         }
-        if let (Some(_), Some(control)) = (&config.namesrv, &server.control) {
+        if let (Some(_), Some(_), Some(control)) =
+            (&config.namesrv, &config.broker, &server.control)
+        {
             // Its own name server is there, so this takes no time, and clients find the broker.
             control.wait_registered();
         }

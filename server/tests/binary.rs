@@ -1,0 +1,158 @@
+//! The `ringmq` binary as an operator meets it: what it prints, how it ends, and what it says when it
+//! cannot start.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        Self(base.join(format!("binary-{}-{number}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn command(data: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringmq"));
+    command
+        .args(["--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--data"])
+        .arg(data)
+        .args(arguments)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// A process that is killed with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// Starts it and reads what it prints until it is up.
+    fn start(data: &Path, arguments: &[&str]) -> (Self, Vec<String>) {
+        let mut child = command(data, arguments).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let running = Self(child);
+        let mut lines = Vec::new();
+        for line in out.lines() {
+            let line = line.unwrap();
+            let last = line.trim_start().starts_with("stop ");
+            lines.push(line);
+            if last {
+                break;
+            }
+        }
+        (running, lines)
+    }
+
+    fn end(mut self, signal: rustix::process::Signal) -> (Option<i32>, String) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+        let status = self.0.wait().unwrap();
+        let mut log = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (status.code(), log)
+    }
+}
+
+#[test]
+fn a_start_says_what_runs_and_a_signal_ends_it_cleanly() {
+    let folder = Folder::new();
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let (running, lines) = Running::start(&folder.0, &[]);
+        let text = lines.join("\n");
+        let data = folder.0.display().to_string();
+        for part in
+            ["broker", "name server", "127.0.0.1:", &data, "1 shard", "acknowledged", "Ctrl-C"]
+        {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        let (code, log) = running.end(signal);
+        assert_eq!(code, Some(0), "{log}");
+        assert!(log.contains("stopping"), "{log}");
+    }
+}
+
+#[test]
+fn the_log_is_json_where_asked_for() {
+    let folder = Folder::new();
+    let mut child = command(&folder.0, &["--log-format", "json"]).spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let running = Running(child);
+    let mut line = String::new();
+    log.read_line(&mut line).unwrap();
+    assert!(line.starts_with('{') && line.ends_with("}\n"), "{line}");
+    drop(running);
+}
+
+#[track_caller]
+fn check_refused(output: &Output, parts: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let last = text.lines().last().unwrap_or_default();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for part in parts {
+        assert!(last.contains(part), "{part} is missing in {last}");
+    }
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_said_in_one_line() {
+    let folder = Folder::new();
+    let output = command(&folder.0, &["--ack", "buffered"]).output().unwrap();
+    check_refused(&output, &["--ack buffered", "not available"]);
+
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = busy.local_addr().unwrap().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringmq"));
+    let output = command.args(["broker", "--listen", &addr, "--data"]).arg(&folder.0).output();
+    check_refused(&output.unwrap(), &[&addr, "in use", "--listen"]);
+
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let file = folder.0.join("file");
+    std::fs::write(&file, "not a folder").unwrap();
+    let output = self::command(&file.join("data"), &[]).output().unwrap();
+    check_refused(&output, &["file", "create"]);
+    let output = self::command(&folder.0, &["-c", "/does/not/exist"]).output().unwrap();
+    check_refused(&output, &["/does/not/exist", "cannot be read"]);
+}
+
+#[test]
+fn a_folder_that_is_in_use_is_refused() {
+    let folder = Folder::new();
+    let (running, _) = Running::start(&folder.0, &[]);
+    let output = command(&folder.0, &[]).output().unwrap();
+    check_refused(&output, &["held by another process"]);
+    assert_eq!(running.end(rustix::process::Signal::TERM).0, Some(0));
+}
+
+#[test]
+fn a_killed_process_leaves_a_store_that_opens() {
+    let folder = Folder::new();
+    for _ in 0..3 {
+        let (running, lines) = Running::start(&folder.0, &[]);
+        assert!(lines.len() > 3);
+        assert_eq!(running.end(rustix::process::Signal::KILL).0, None);
+    }
+}

@@ -1,0 +1,240 @@
+//! A whole server, name server and broker, over real sockets, as a client sees it.
+
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use clap::Parser;
+use ringmq::{
+    config::{Config, cli::Cli},
+    server::Server,
+};
+use ringmq_protocol::{
+    codes::{request, response},
+    command::Command,
+    encode::{self, FrameWriter},
+    frame::{self, Encoding, FRAME_LEN_MAX},
+    record::records,
+};
+
+/// A folder that goes when the test is over.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        Self(base.join(format!("whole-{}-{number}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn start(folder: &Folder, arguments: &[&str]) -> Server {
+    let data = folder.0.to_str().unwrap();
+    let fixed = ["ringmq", "--data", data, "--listen", "127.0.0.1:0"];
+    let namesrv = ["--namesrv-listen", "127.0.0.1:0"];
+    let cli = Cli::try_parse_from([&fixed[..], &namesrv[..], arguments].concat()).unwrap();
+    Server::start(&Config::load(&cli).unwrap()).unwrap()
+}
+
+#[track_caller]
+fn stop(server: Server) {
+    assert_eq!(server.stop(), [""; 0]);
+}
+
+struct Got {
+    code: i32,
+    remark: String,
+    ext: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+struct Client(TcpStream, Vec<u8>);
+
+impl Client {
+    fn connect(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(stream, Vec::new())
+    }
+
+    /// The next frame: whether it is a response, and what is in it.
+    fn get(&mut self) -> (bool, i32, Got) {
+        loop {
+            if let Some(frame) = frame::decode(&self.1, FRAME_LEN_MAX).unwrap() {
+                let command = Command::parse(frame.encoding, frame.header).unwrap();
+                let got = Got {
+                    code: command.code,
+                    remark: command.remark.clone().unwrap_or_default().into_owned(),
+                    ext: command
+                        .ext
+                        .iter()
+                        .map(|(k, v)| (k.into_owned(), v.into_owned()))
+                        .collect(),
+                    body: frame.body.to_vec(),
+                };
+                let found = (command.is_response(), command.opaque, got);
+                let len = frame.total_len;
+                self.1.drain(..len);
+                return found;
+            }
+            let mut chunk = vec![0; 64 << 10];
+            let len = self.0.read(&mut chunk).expect("an answer in time");
+            assert_ne!(len, 0, "the server closed the connection");
+            self.1.extend_from_slice(&chunk[..len]);
+        }
+    }
+
+    /// The answer to a request; requests of the server in between are passed over.
+    fn call(&mut self, code: i32, ext: &[(&str, &str)], body: &[u8]) -> Got {
+        let mut out = Vec::new();
+        let entries = |writer: &mut FrameWriter<'_, '_>| {
+            for (name, value) in ext {
+                writer.ext(name, value);
+            }
+        };
+        encode::request(&mut out, Encoding::Json, code, code, 0, entries, body).unwrap();
+        self.0.write_all(&out).unwrap();
+        loop {
+            let (is_response, opaque, got) = self.get();
+            if is_response && opaque == code {
+                return got;
+            }
+        }
+    }
+
+    fn send(&mut self, topic: &str, body: &[u8]) -> Got {
+        let ext = [
+            ("a", "PG"),
+            ("b", topic),
+            ("c", "TBW102"),
+            ("d", "4"),
+            ("e", "0"),
+            ("f", "0"),
+            ("g", "1700000000000"),
+            ("h", "0"),
+            ("i", "TAGS\u{1}a"),
+        ];
+        self.call(request::SEND_MESSAGE_V2, &ext, body)
+    }
+
+    fn pull(&mut self, group: &str, topic: &str, from: &str) -> Got {
+        let ext = [
+            ("consumerGroup", group),
+            ("topic", topic),
+            ("queueId", "0"),
+            ("queueOffset", from),
+            ("maxMsgNums", "32"),
+            ("sysFlag", "2"),
+            ("commitOffset", "0"),
+            ("suspendTimeoutMillis", "15000"),
+            ("subVersion", "1"),
+        ];
+        self.call(request::PULL_MESSAGE, &ext, b"")
+    }
+
+    fn heartbeat(&mut self, group: &str, topic: &str, tag: &str) -> Got {
+        let body = format!(
+            r#"{{"clientID":"me","consumerDataSet":[{{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","consumeType":"CONSUME_PASSIVELY","groupName":"{group}","messageModel":"CLUSTERING","subscriptionDataSet":[{{"classFilterMode":false,"codeSet":[],"expressionType":"TAG","subString":"{tag}","subVersion":1,"tagsSet":["{tag}"],"topic":"{topic}"}}],"unitMode":false}}],"producerDataSet":[{{"groupName":"PG"}}]}}"#
+        );
+        self.call(request::HEART_BEAT, &[], body.as_bytes())
+    }
+}
+
+#[track_caller]
+fn check(got: &Got, code: i32) {
+    assert_eq!(got.code, code, "{}", got.remark);
+}
+
+#[test]
+fn a_message_finds_its_way_from_producer_to_consumer() {
+    let folder = Folder::new();
+    let server = start(&folder, &[]);
+    let broker = server.broker_addr().unwrap();
+    let mut names = Client::connect(server.namesrv_addr().unwrap());
+    let template = names.call(request::GET_ROUTEINFO_BY_TOPIC, &[("topic", "TBW102")], b"");
+    check(&template, response::SUCCESS);
+    assert!(String::from_utf8(template.body).unwrap().contains(&broker.to_string()));
+    let unknown = names.call(request::GET_ROUTEINFO_BY_TOPIC, &[("topic", "Hello")], b"");
+    check(&unknown, response::TOPIC_NOT_EXIST);
+
+    let mut producer = Client::connect(broker);
+    check(&producer.send("Hello", b"first"), response::SUCCESS);
+    let route = names.call(request::GET_ROUTEINFO_BY_TOPIC, &[("topic", "Hello")], b"");
+    check(&route, response::SUCCESS);
+
+    let mut consumer = Client::connect(broker);
+    check(&consumer.pull("CG", "Hello", "0"), response::SUBSCRIPTION_NOT_EXIST);
+    check(&consumer.heartbeat("CG", "Hello", "a"), response::SUCCESS);
+    let got = consumer.pull("CG", "Hello", "0");
+    check(&got, response::SUCCESS);
+    let bodies: Vec<_> = records(&got.body).map(|record| record.unwrap().body.to_vec()).collect();
+    assert_eq!(bodies, [b"first"]);
+
+    let waiting = std::thread::spawn(move || consumer.pull("CG", "Hello", "1"));
+    check(&producer.send("Hello", b"second"), response::SUCCESS);
+    let got = waiting.join().unwrap();
+    check(&got, response::SUCCESS);
+    assert_eq!(got.ext["nextBeginOffset"], "2");
+    stop(server);
+}
+
+#[test]
+fn topics_and_groups_are_there_after_a_restart() {
+    let folder = Folder::new();
+    for round in 0..2 {
+        let server = start(&folder, &[]);
+        let mut client = Client::connect(server.broker_addr().unwrap());
+        if round == 0 {
+            check(&client.send("Kept", b"x"), response::SUCCESS);
+            check(&client.heartbeat("KeptGroup", "Kept", "*"), response::SUCCESS);
+        }
+        let mut names = Client::connect(server.namesrv_addr().unwrap());
+        for topic in ["Kept", "%RETRY%KeptGroup"] {
+            let route = names.call(request::GET_ROUTEINFO_BY_TOPIC, &[("topic", topic)], b"");
+            check(&route, response::SUCCESS);
+        }
+        stop(server);
+    }
+}
+
+#[test]
+fn unknown_requests_are_answered() {
+    let folder = Folder::new();
+    let server = start(&folder, &[]);
+    for addr in [server.broker_addr().unwrap(), server.namesrv_addr().unwrap()] {
+        let got = Client::connect(addr).call(4711, &[], b"");
+        check(&got, response::REQUEST_CODE_NOT_SUPPORTED);
+    }
+    stop(server);
+}
+
+#[test]
+fn a_name_server_alone_and_a_broker_alone_find_each_other() {
+    let folders = [Folder::new(), Folder::new()];
+    let names = start(&folders[0], &["namesrv"]);
+    let addr = names.namesrv_addr().unwrap().to_string();
+    assert_eq!(names.broker_addr(), None);
+    let broker = start(&folders[1], &["broker", "-n", &addr]);
+    let mut client = Client::connect(broker.broker_addr().unwrap());
+    // The answer comes when the name server knows the topic.
+    check(&client.send("Apart", b"x"), response::SUCCESS);
+    let mut asked = Client::connect(names.namesrv_addr().unwrap());
+    let route = asked.call(request::GET_ROUTEINFO_BY_TOPIC, &[("topic", "Apart")], b"");
+    check(&route, response::SUCCESS);
+    stop(broker);
+    let route = asked.call(request::GET_ROUTEINFO_BY_TOPIC, &[("topic", "Apart")], b"");
+    check(&route, response::TOPIC_NOT_EXIST);
+    stop(names);
+}
