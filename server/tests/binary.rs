@@ -1,5 +1,6 @@
 //! The `ringmq` binary as an operator meets it: what it prints, how it ends, and what it says when it
 //! cannot start.
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 use std::{
     io::{BufRead, BufReader, Read},
