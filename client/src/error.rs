@@ -28,6 +28,12 @@ pub enum Error {
         /// Upstream's name of the request.
         request: &'static str,
     },
+    /// As many sends were in flight as the producer allows, for the whole of the call's time.
+    /// Nothing was sent.
+    Busy {
+        /// How many it allows.
+        in_flight_max: u32,
+    },
     /// A broker or name server refused the request.
     Refused {
         /// The address, as `host:port`.
@@ -107,7 +113,7 @@ impl Error {
     pub const fn retry_can_help(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Disconnected { .. } | Self::TimedOut { .. } => true,
-            Self::NoRoute { .. } | Self::NoBroker { .. } => true,
+            Self::NoRoute { .. } | Self::NoBroker { .. } | Self::Busy { .. } => true,
             Self::Refused { code, .. } => code_can_change(*code),
             Self::Invalid(_) | Self::Protocol { .. } | Self::Closed | Self::Unfinished { .. } => {
                 false
@@ -193,6 +199,9 @@ impl fmt::Display for Error {
                     Some(line) => write!(f, ": {line}"),
                     None => Ok(()),
                 }
+            }
+            Self::Busy { in_flight_max } => {
+                write!(f, "{in_flight_max} sends wait for an answer, and no more are allowed")
             }
             Self::NoRoute { topic } => write!(f, "no broker has the topic {topic}"),
             Self::NoBroker { broker_name } => write!(f, "no address of the broker {broker_name}"),

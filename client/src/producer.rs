@@ -311,7 +311,7 @@ impl Producer {
         self.client.shared.check_open()?;
         match timeout_at(deadline, self.in_flight.acquire()).await {
             Ok(permit) => permit.map_err(|_| Error::Closed),
-            Err(_) => Err(Error::TimedOut { addr: "a free place".into(), request: "send" }),
+            Err(_) => Err(Error::Busy { in_flight_max: self.in_flight_max }),
         }
     }
 

@@ -250,6 +250,21 @@ async fn no_answer_is_a_timeout_with_unknown_outcome() {
 }
 
 #[tokio::test]
+async fn more_sends_than_allowed_wait_for_their_turn() {
+    let fake = one_broker(1, |_| Reaction::Silence).await;
+    let client = Client::connect(&fake.addr).await.unwrap();
+    let builder = client.producer("g").in_flight_max(1).send_timeout(Duration::from_millis(100));
+    let producer = builder.start().unwrap();
+    let (one, two) =
+        tokio::join!(producer.send(Message::new("T", "1")), producer.send(Message::new("T", "2")));
+    assert!(matches!(one, Err(Error::TimedOut { .. })), "{one:?}");
+    let error = two.unwrap_err();
+    assert!(matches!(error, Error::Busy { in_flight_max: 1 }), "{error}");
+    assert!(error.retry_can_help() && !error.outcome_is_unknown());
+    assert_eq!(fake.seen(SEND).len(), 1);
+}
+
+#[tokio::test]
 async fn a_lost_connection_is_made_again() {
     let count = AtomicUsize::new(0);
     let fake = one_broker(1, move |seen| match count.fetch_add(1, Ordering::SeqCst) {
@@ -374,6 +389,14 @@ async fn a_name_server_that_is_down_is_passed_over() {
     for servers in [format!("{dead};{}", fake.addr), format!("{};{dead}", fake.addr)] {
         let client = Client::connect(&servers).await.unwrap();
         client.producer("g").start().unwrap().send(Message::new("T", "x")).await.unwrap();
+    }
+    // One that takes connections and never answers leaves time for the other.
+    let mute = Fake::start(|_, _| Reaction::Silence).await;
+    for servers in [format!("{};{}", mute.addr, fake.addr), format!("{};{}", fake.addr, mute.addr)]
+    {
+        let builder = Client::builder(&servers).call_timeout(Duration::from_millis(400));
+        let client = builder.connect().await.unwrap();
+        assert!(client.admin().route("T").await.is_ok());
     }
     let error = Client::connect(&dead).await.unwrap_err();
     assert!(matches!(&error, Error::Connect { addr, .. } if *addr == dead), "{error}");

@@ -67,6 +67,7 @@ fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
         Value::String(text) if text.is_empty() => "-".into(),
+        Value::Array(values) if values.is_empty() => "-".into(),
         Value::String(text) => escaped(text),
         Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(","),
         Value::Object(entries) => {

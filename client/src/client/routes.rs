@@ -231,7 +231,8 @@ impl Shared {
             let at = (first + turn).checked_rem(servers.len()).unwrap_or_default();
             let Some(addr) = servers.get(at) else { break };
             let request = self.remoting.request(code, &ext, Bytes::new())?;
-            match self.remoting.call_ok(addr, request, deadline).await {
+            match self.remoting.call_ok(addr, request, share(deadline, servers.len() - turn)).await
+            {
                 Ok(answer) => {
                     self.routes.server.store(at, Ordering::Relaxed);
                     return Ok((addr.clone(), answer));
@@ -271,4 +272,11 @@ impl Shared {
         };
         self.remoting.retain(in_use);
     }
+}
+
+/// When one of several attempts has to be done so that each gets as much of the time.
+fn share(deadline: Instant, attempts: usize) -> Instant {
+    let now = Instant::now();
+    let attempts = u32::try_from(attempts).unwrap_or(u32::MAX).max(1);
+    now + deadline.saturating_duration_since(now) / attempts
 }

@@ -19,7 +19,24 @@ const UNPACKED_LEN_MAX: u64 = 64 * 1024 * 1024;
 /// Compression type 3 of the sys flag: zlib, as 0.
 const ZLIB: i32 = 0x300;
 
-/// A message as a broker delivers it. Cheap to clone: body and properties are shared.
+/// A message as a broker delivers it.
+///
+/// Cheap to clone: body and properties are shared. They are parts of the answer in which the message
+/// came, so that keeping one message keeps all of the answer's bytes.
+///
+/// ```no_run
+/// # async fn example(mut consumer: ringmq_client::PullConsumer) -> Result<(), ringmq_client::Error> {
+/// let message = consumer.next().await?;
+/// println!("{} of {}", message.queue_offset(), message.queue());
+/// println!("from {} at {:?}", message.born_host(), message.born_time());
+/// println!("tag {:?}, region {:?}", message.tag(), message.property("region"));
+/// for key in message.keys() {
+///     println!("key {key}");
+/// }
+/// println!("{}: {:?}", message.message_id(), message.body());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReceivedMessage {
     queue: MessageQueue,

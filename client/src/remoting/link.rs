@@ -31,8 +31,9 @@ use tokio::{
 use super::{Answer, serve};
 use crate::lock;
 
-/// Most requests of one connection that wait for an answer.
-const CALLS_MAX: usize = 4096;
+/// Most requests of one connection that wait for an answer. Each queue that is read has one held
+/// pull among them, so there is room for many queues and for sends beside them.
+const CALLS_MAX: usize = 65_536;
 
 /// Most frames that wait to be written.
 const QUEUED_COUNT_MAX: usize = 1024;
@@ -45,6 +46,9 @@ const WRITE_COUNT_MAX: usize = 64;
 
 /// Bodies up to this length are copied behind their headers, so that one write sends many frames.
 const COPIED_LEN_MAX: usize = 16 * 1024;
+
+/// Room for writing that is kept while there is nothing to write, in bytes.
+const KEPT_LEN_MAX: usize = 256 * 1024;
 
 /// Room for reading, in bytes; longer frames get what they need.
 const READ_LEN: usize = 16 * 1024;
@@ -220,6 +224,7 @@ async fn write(mut writer: OwnedWriteHalf, queue: &mut mpsc::Receiver<Outgoing>)
         }
         writer.write_all(&bytes).await?;
         bytes.clear();
+        bytes.shrink_to(KEPT_LEN_MAX);
         frames.clear();
     }
     writer.shutdown().await
