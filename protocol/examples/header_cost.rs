@@ -10,10 +10,11 @@ use std::{borrow::Cow, hint::black_box, time::Instant};
 use ringmq_protocol::{
     codes::{request, response},
     command::Command,
-    encode::{FrameWriter, Head, begin_frame, response},
+    encode::{FrameWriter, Head, SentAnswer, begin_frame, response, sent},
     frame::{self, Encoding, FRAME_LEN_MAX},
     headers::{PullRequest, PullResponse, SendRequest, SendResponse},
     message_id::OffsetMessageId,
+    template::SendTemplate,
     text::Text,
 };
 
@@ -106,6 +107,31 @@ fn main() {
             send.properties.unwrap_or_default().append_to(&mut text);
             black_box(&text);
         });
+        if encoding == Encoding::Json {
+            let frame =
+                frame::decode(&sends, FRAME_LEN_MAX).expect("a frame").expect("a whole one");
+            let template = SendTemplate::learn(frame.header).expect("a send in JSON");
+            measure("  by template", sends.len(), || {
+                let frame = frame::decode(black_box(&sends), FRAME_LEN_MAX);
+                let frame = frame.expect("a frame").expect("a whole one");
+                black_box(template.read(frame.header)).expect("the same header");
+            });
+            let mut out = Vec::with_capacity(512);
+            let region = "DefaultRegion";
+            let answer = SentAnswer {
+                opaque: 4711,
+                id,
+                queue_id: 1,
+                queue_offset: 7,
+                region,
+                trace_on: true,
+            };
+            measure("write send response at once", 242, || {
+                out.clear();
+                sent(&mut out, black_box(&answer));
+                black_box(&out);
+            });
+        }
         let pulls = frame(encoding, request::PULL_MESSAGE, |out| pull().encode(out));
         measure(&format!("parse pull {encoding:?}"), pulls.len(), || {
             let command = parse(black_box(&pulls));

@@ -34,4 +34,5 @@ pub mod properties;
 pub mod record;
 mod scan;
 pub mod tags;
+pub mod template;
 pub mod text;
