@@ -270,7 +270,7 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
             .text("msgTraceTopicName")
             .unwrap_or_else(|| "RMQ_SYS_TRACE_TOPIC".to_owned()),
         trace_on: file.flag("traceOn", true)?,
-        region: file.text("regionId").unwrap_or_else(|| "DefaultRegion".to_owned()),
+        region: region(file)?,
         notify_consumer_ids_changed: file.flag("notifyConsumerIdsChangedEnable", true)?,
         compressed_register: file.flag("compressedRegister", false)?,
         register_period: Duration::from_millis(register_millis.clamp(10_000, 60_000)),
@@ -283,6 +283,17 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
         )?,
         limits: limits(file)?,
     })
+}
+
+/// The region stands in every answer to a send, so it has to be plain text in JSON.
+fn region(file: &mut Properties) -> Result<String, ConfigError> {
+    let region = file.text("regionId").unwrap_or_else(|| "DefaultRegion".to_owned());
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if region.bytes().all(plain) {
+        Ok(region)
+    } else {
+        Err(invalid("regionId: only letters, digits, `-`, `_` and `.` are allowed"))
+    }
 }
 
 /// Keys whose meaning this broker cannot give. Going on without would be worse than not starting.

@@ -85,6 +85,12 @@ pub trait Authorizer: Send + Sync {
         command: &ringmq_protocol::command::Command<'_>,
         body: &[u8],
     ) -> Result<(), Refusal>;
+
+    /// True if [`authorize`](Self::authorize) lets every request pass, whatever is in it: requests
+    /// need not be parsed in full for its sake then.
+    fn allows_all(&self) -> bool {
+        false
+    }
 }
 
 /// Lets everything pass.
@@ -99,5 +105,9 @@ impl Authorizer for AllowAll {
         _: &[u8],
     ) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    fn allows_all(&self) -> bool {
+        true
     }
 }

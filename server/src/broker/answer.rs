@@ -6,7 +6,8 @@ use ringmq_engine::{AppendError, ReadError};
 use ringmq_protocol::{
     codes::response,
     command::HeaderError,
-    encode::{self, FrameWriter, Head, begin_frame},
+    encode::{self, FrameWriter, Head, SentAnswer, begin_frame},
+    frame::Encoding,
     limits::MessageIllegal,
     message_id::OffsetMessageId,
 };
@@ -139,10 +140,24 @@ pub(crate) fn fail(thread: &Thread, conn: &Rc<Conn>, ticket: &Ticket, failure: &
 
 fn answer_send(thread: &Thread, conn: &Rc<Conn>, ticket: &Ticket, sent: &Sent) {
     let config = &thread.shared.config;
+    let host = thread.shared.store_host;
+    if ticket.encoding == Encoding::Json
+        && let Some(log_offset) = sent.only_log_offset()
+    {
+        let answer = SentAnswer {
+            opaque: ticket.opaque,
+            id: OffsetMessageId { host, log_offset },
+            queue_id: sent.queue_id,
+            queue_offset: sent.first_queue_offset,
+            region: &config.region,
+            trace_on: config.trace_on,
+        };
+        conn.put(|outbox| encode::sent(outbox.open(), &answer));
+        return;
+    }
     answer(conn, ticket, |ext| {
         ext.ext("MSG_REGION", &config.region);
         ext.ext_bool("TRACE_ON", config.trace_on);
-        let host = thread.shared.store_host;
         let ids = sent.log_offsets().map(|log_offset| OffsetMessageId { host, log_offset });
         ext.ext_ids("msgId", ids);
         ext.ext_int("queueId", sent.queue_id.into());

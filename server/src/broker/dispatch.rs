@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ringmq_protocol::{
     codes::{request, response},
     command::Command,
-    frame::Frame,
+    frame::{Encoding, Frame},
 };
 
 use super::{
@@ -102,6 +102,9 @@ fn gone() -> crate::control::CreateTopicError {
 
 impl Thread {
     fn dispatch(&self, conn: &Rc<Conn>, frame: &Frame<'_>, whole: &[u8]) -> Served {
+        if let Some(served) = self.dispatch_known(conn, frame) {
+            return served;
+        }
         // RocketMQ closes the connection as well when it cannot read a header.
         let Ok(command) = Command::parse(frame.encoding, frame.header) else {
             return Served::Close;
@@ -122,6 +125,9 @@ impl Thread {
         }
         match command.code {
             request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
+                if frame.encoding == Encoding::Json {
+                    conn.state.templates.borrow_mut().missed(frame.header);
+                }
                 send::serve(self, conn, ticket, &command, frame.body)
             }
             request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => {
@@ -136,6 +142,21 @@ impl Thread {
             request::VIEW_MESSAGE_BY_ID => view::serve(self, conn, ticket, &command),
             _ => self.to_control(conn, whole),
         }
+    }
+
+    /// Serves a send that looks like an earlier one, without parsing its header.
+    fn dispatch_known(&self, conn: &Rc<Conn>, frame: &Frame<'_>) -> Option<Served> {
+        let may = frame.encoding == Encoding::Json
+            && self.shared.authorizer.allows_all()
+            && !self.stopping.get();
+        if !may {
+            return None;
+        }
+        let templates = conn.state.templates.borrow();
+        let (head, request) = templates.read(frame.header)?;
+        let ticket = Ticket::of_send(conn.context.conn, &head);
+        let kind = (head.code, head.version);
+        Some(send::serve_request(self, conn, ticket, kind, request, frame.body))
     }
 
     fn to_control(&self, conn: &Rc<Conn>, whole: &[u8]) -> Served {

@@ -14,6 +14,7 @@ pub(crate) mod offset;
 pub(crate) mod pull;
 pub(crate) mod record;
 pub(crate) mod send;
+pub(crate) mod templates;
 pub(crate) mod topics;
 pub(crate) mod view;
 
@@ -25,10 +26,15 @@ use std::{
 };
 
 use ringmq_engine::{RecordSlice, Sequence};
-use ringmq_protocol::{codes::response, command::Command, frame::Encoding};
+use ringmq_protocol::{
+    codes::response,
+    command::{Command, FLAG_ONEWAY},
+    frame::Encoding,
+    template::MatchedHead,
+};
 use tokio::sync::{mpsc, oneshot};
 
-use self::{pull::PullOp, record::Parcel, topics::Topic};
+use self::{pull::PullOp, record::Parcel, templates::SendTemplates, topics::Topic};
 use crate::{
     context::ConnId,
     control::{self, CreateTopicError, ToControl},
@@ -49,6 +55,8 @@ pub(crate) type Served = net::conn::Served<Wait>;
 pub(crate) struct ConnState {
     /// The topic of the last send, which mostly is that of the next.
     pub(crate) last_topic: RefCell<Option<Rc<Topic>>>,
+    /// What its sends look like.
+    pub(crate) templates: RefCell<SendTemplates>,
     /// A hand-over credit that was waited for and belongs to the next request to that thread.
     pub(crate) credit: Cell<Option<usize>>,
     /// What was waited for was refused, and the request has been answered so.
@@ -87,6 +95,19 @@ impl Ticket {
             oneway: command.is_oneway(),
             is_5: command.version >= VERSION_5,
             send: false,
+            hold: 0,
+        }
+    }
+
+    /// For a send that looked like an earlier one.
+    pub(crate) fn of_send(conn: ConnId, head: &MatchedHead) -> Self {
+        Self {
+            conn,
+            opaque: head.opaque,
+            encoding: Encoding::Json,
+            oneway: head.flag & FLAG_ONEWAY != 0,
+            is_5: head.version >= VERSION_5,
+            send: true,
             hold: 0,
         }
     }

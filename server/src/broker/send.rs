@@ -72,6 +72,11 @@ impl Sent {
         }
     }
 
+    /// Position of the record in the log, if it is alone.
+    pub(crate) fn only_log_offset(&self) -> Option<i64> {
+        self.lens.is_empty().then_some(self.first_log_offset)
+    }
+
     /// Positions of all records in the log.
     pub(crate) fn log_offsets(&self) -> impl Iterator<Item = i64> {
         let behind = self.lens.iter().scan(self.first_log_offset, |at, len| {
@@ -107,11 +112,28 @@ pub(crate) fn serve(
     body: &[u8],
 ) -> Served {
     let ticket = Ticket { send: true, ..ticket };
-    let outcome = SendRequest::decode(command).map_err(Stop::from).and_then(|request| {
-        let is_batch = command.code == request::SEND_BATCH_MESSAGE || request.batch;
-        Send { thread, conn, ticket, request, version: command.version, body, is_batch }.run()
-    });
-    match outcome {
+    match SendRequest::decode(command) {
+        Ok(request) => {
+            serve_request(thread, conn, ticket, (command.code, command.version), request, body)
+        }
+        Err(error) => {
+            answer::fail(thread, conn, &ticket, &error.into());
+            Served::Done
+        }
+    }
+}
+
+/// Takes a send whose header has been read: its code and version, and its fields.
+pub(crate) fn serve_request(
+    thread: &Thread,
+    conn: &Rc<Conn>,
+    ticket: Ticket,
+    (code, version): (i32, i32),
+    request: SendRequest<'_>,
+    body: &[u8],
+) -> Served {
+    let is_batch = code == request::SEND_BATCH_MESSAGE || request.batch;
+    match (Send { thread, conn, ticket, request, version, body, is_batch }.run()) {
         Ok(()) => Served::Done,
         Err(Stop::Fail(failure)) => {
             answer::fail(thread, conn, &ticket, &failure);
