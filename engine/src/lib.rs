@@ -26,6 +26,7 @@
 #![doc = include_str!("../format/index_block.md")]
 #![doc = include_str!("../format/checkpoint.md")]
 
+mod crc;
 mod driver;
 mod error;
 mod format;

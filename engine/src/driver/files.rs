@@ -178,7 +178,7 @@ impl ShardFiles {
         bytes.put_u64(EPOCH_MAGIC);
         bytes.put_u128(store);
         bytes.put_u64(epoch);
-        bytes.put_u32(crc32c::crc32c(&bytes));
+        bytes.put_u32(crate::crc::crc32c(&bytes));
         replace(&self.dir, EPOCH_NAME, &bytes)
     }
 }
@@ -187,7 +187,7 @@ fn parse_epoch(bytes: &[u8], store: u128) -> Option<u64> {
     let mut fields = Reader::new(bytes);
     let ours = fields.u64()? == EPOCH_MAGIC && fields.u128()? == store;
     let epoch = fields.u64()?;
-    let sound = fields.u32()? == crc32c::crc32c(bytes.get(..32)?);
+    let sound = fields.u32()? == crate::crc::crc32c(bytes.get(..32)?);
     (ours && sound).then_some(epoch)
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn encode(views: &Views, geometry: &Geometry) -> Vec<u8> {
         out.put_sized(key);
         out.put_sized(value);
     }
-    out.put_u32(crc32c::crc32c(&out));
+    out.put_u32(crate::crc::crc32c(&out));
     out
 }
 
@@ -69,7 +69,7 @@ fn put_queue(out: &mut Vec<u8>, queue: &Queue) {
 /// The views of a sound checkpoint of this shard; `None` for any other bytes.
 pub(crate) fn decode(bytes: &[u8], geometry: &Geometry) -> Option<Views> {
     let (body, crc) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
-    if crc32c::crc32c(body) != Reader::new(crc).u32()? {
+    if crate::crc::crc32c(body) != Reader::new(crc).u32()? {
         return None;
     }
     let mut fields = Reader::new(body);

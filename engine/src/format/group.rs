@@ -69,7 +69,7 @@ impl Header {
         out.put_u32(self.previous);
         out.put_u32(self.table_crc);
         out.put_u32(0);
-        let crc = crc32c::crc32c(dst.get(..CHECKED_LEN).expect("the fields were just written"));
+        let crc = crate::crc::crc32c(dst.get(..CHECKED_LEN).expect("the fields were just written"));
         Cursor::new(dst.get_mut(CHECKED_LEN..).expect("the header has 96 bytes")).put_u32(crc);
         crc
     }
@@ -99,7 +99,7 @@ impl Header {
         let expected = HEADER_LEN as u64
             + u64::from(header.records_len)
             + u64::from(header.count) * ENTRY_LEN as u64;
-        let sound = crc32c::crc32c(src.get(..CHECKED_LEN)?) == crc
+        let sound = crate::crc::crc32c(src.get(..CHECKED_LEN)?) == crc
             && u64::from(header.len) == expected
             && header.committed < header.sequence;
         sound.then_some((header, crc))
@@ -167,7 +167,7 @@ pub(crate) struct GroupRecord<'a> {
 
 impl GroupRecord<'_> {
     pub(crate) fn is_sound(&self) -> bool {
-        crc32c::crc32c(self.bytes) == self.entry.crc
+        crate::crc::crc32c(self.bytes) == self.entry.crc
     }
 }
 
@@ -179,7 +179,7 @@ impl<'a> Group<'a> {
         let bytes = bytes.get(..index(u64::from(header.len)))?;
         let group = Self { header, header_crc, bytes };
         let table = group.table()?;
-        if crc32c::crc32c(table) != header.table_crc {
+        if crate::crc::crc32c(table) != header.table_crc {
             return None;
         }
         let mut total = 0u64;
@@ -226,7 +226,7 @@ pub(crate) fn seal(
     header.records_len = narrow(records_end - HEADER_LEN);
     header.len = narrow(len);
     header.count = narrow(table.len() / ENTRY_LEN);
-    header.table_crc = crc32c::crc32c(table);
+    header.table_crc = crate::crc::crc32c(table);
     dst.get_mut(records_end..len).expect("room for the table is kept").copy_from_slice(table);
     dst.get_mut(len..padded).expect("buffers end on a block").fill(0);
     let crc = header.write(dst);
@@ -263,7 +263,7 @@ mod tests {
             let entry = Entry {
                 kind: Kind::Message,
                 len: narrow(bytes.len()),
-                crc: crc32c::crc32c(bytes),
+                crc: crate::crc::crc32c(bytes),
                 queue: 2,
                 queue_offset: offset,
                 tag: -1,

@@ -3,6 +3,7 @@
 #![doc = include_str!("../../format/index_block.md")]
 
 use super::bytes::{Cursor, Put, Reader};
+use crate::crc::crc32c_of;
 use crate::units::{LogOffset, narrow};
 
 pub(crate) const BLOCK_LEN: usize = 4096;
@@ -47,7 +48,7 @@ pub(crate) fn write(dst: &mut [u8], queue: u32, first: u64, covered: u64, entrie
     for entry in entries {
         entry.put(&mut out);
     }
-    let crc = crc32c::crc32c(dst);
+    let crc = crate::crc::crc32c(dst);
     Cursor::new(dst.get_mut(CRC_AT..).expect("a block has 4,096 bytes")).put_u32(crc);
 }
 
@@ -59,9 +60,7 @@ pub(crate) fn is_sound(block: &[u8], queue: u32, first: u64) -> bool {
         fields.u64()?;
         let counted = usize::try_from(fields.u32()?).ok()? <= BLOCK_ENTRIES;
         let stored = fields.u32()?;
-        let crc = crc32c::crc32c(block.get(..CRC_AT)?);
-        let crc = crc32c::crc32c_append(crc, &[0; 4]);
-        let crc = crc32c::crc32c_append(crc, block.get(ENTRIES_AT..BLOCK_LEN)?);
+        let crc = crc32c_of(&[block.get(..CRC_AT)?, &[0; 4], block.get(ENTRIES_AT..BLOCK_LEN)?]);
         Some(ours && counted && crc == stored)
     })()
     .unwrap_or(false)

@@ -42,7 +42,7 @@ impl Manifest {
         out.put_u32(self.block_len);
         out.put(&HASH_NAME);
         out.put_i64(self.created_ms);
-        out.put_u32(crc32c::crc32c(&out));
+        out.put_u32(crate::crc::crc32c(&out));
         out
     }
 
@@ -64,7 +64,7 @@ impl Manifest {
             let manifest = (fields.u128()?, fields.u32()?, fields.u64()?, fields.u32()?);
             let hash = fields.bytes(16)?;
             let created_ms = fields.i64()?;
-            let sound = crc32c::crc32c(bytes.get(..CHECKED_LEN)?) == fields.u32()?;
+            let sound = crate::crc::crc32c(bytes.get(..CHECKED_LEN)?) == fields.u32()?;
             sound.then_some((manifest, hash, created_ms))
         })();
         let ((store, shards, segment_len, block_len), hash, created_ms) =

@@ -67,7 +67,7 @@ impl OpenGroup {
         let end = self.used + len;
         let dst = self.memory.buffer().get_mut(self.used..end).expect("the group has room");
         write(&stamp, dst);
-        let crc = crc32c::crc32c(dst);
+        let crc = crate::crc::crc32c(dst);
         let entry = Entry { kind, len: narrow(len), crc, queue, queue_offset, tag };
         self.table.extend_from_slice(&entry.encode());
         self.used = end;
