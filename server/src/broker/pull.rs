@@ -10,7 +10,8 @@
 use std::rc::Rc;
 
 use ringmq_engine::{
-    AppendError, EpochMillis, QueueOffset, ReadLimits, ReadOutcome, RecordSlice, Shard, TagFilter,
+    AppendError, EpochMillis, QueueNo, QueueOffset, ReadLimits, ReadOutcome, RecordSlice, Shard,
+    TagFilter,
 };
 use ringmq_protocol::{
     codes::response,
@@ -323,49 +324,73 @@ pub(crate) fn execute(
     }
     let ends = queue.map(|queue| (engine.min_offset(queue).get(), engine.max_offset(queue).get()));
     let (min, max) = ends.unwrap_or_default();
-    let outcome = |code, status, next| Pulled { code, status, next, min, max, slices: Vec::new() };
-    let pulled = if max == 0 {
-        let code =
-            if op.from == 0 { response::PULL_NOT_FOUND } else { response::PULL_OFFSET_MOVED };
-        outcome(code, "NO_MESSAGE_IN_QUEUE", 0)
-    } else if op.from < min {
-        outcome(response::PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", min)
-    } else if op.from == max {
-        outcome(response::PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", max)
-    } else if op.from > max {
-        outcome(response::PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", max)
-    } else {
-        let queue = queue.expect("a queue with messages has a number");
-        let from = QueueOffset::new(op.from).unwrap_or_default();
-        let limits = ReadLimits {
-            records_max: op.count_max,
-            bytes_max: op.bytes_max,
-            scanned_max: op.count_max.max(SCANNED_MIN),
-        };
-        let mut slices = Vec::new();
-        match engine.read(queue, from, &limits, &op.filter, read, &mut slices) {
-            ReadOutcome::Found { next, .. } => {
-                Pulled { slices, ..outcome(response::SUCCESS, "FOUND", next.get()) }
+    let pulled = match (outside(op.from, min, max), queue) {
+        (Some(pulled), _) => pulled,
+        (None, Some(queue)) => match look_up(engine, &op, queue, read) {
+            Looked::Found(code, status, next, slices) => {
+                Pulled { code, status, next, min, max, slices }
             }
-            ReadOutcome::NoMatch { next } => {
-                let code = response::PULL_RETRY_IMMEDIATELY;
-                outcome(code, "NO_MATCHED_MESSAGE", next.get())
-            }
-            ReadOutcome::Pending => return Step::Reads(Op::Pull(op)),
-            ReadOutcome::Failed(error) => return Step::Reply(Reply::Failed(error.into())),
-            // The ends were looked at above, and nothing has happened since.
-            ReadOutcome::AtEnd | ReadOutcome::BeyondEnd { .. } | ReadOutcome::BelowMin { .. } => {
-                outcome(response::PULL_NOT_FOUND, "OFFSET_FOUND_NULL", op.from)
-            }
-        }
+            Looked::Reads => return Step::Reads(Op::Pull(op)),
+            Looked::Failed(failure) => return Step::Reply(Reply::Failed(failure)),
+        },
+        (None, None) => unreachable!("a queue without a number has no messages"),
     };
-    if pulled.code == response::PULL_NOT_FOUND
-        && let Some(token) = op.hold
-        && now.get() < op.until
-    {
-        return hold(engine, op, token, key, now);
+    match op.hold {
+        Some(token) if pulled.code == response::PULL_NOT_FOUND && now.get() < op.until => {
+            hold(engine, op, token, key, now)
+        }
+        _ => Step::Reply(Reply::Pulled(pulled)),
     }
-    Step::Reply(Reply::Pulled(pulled))
+}
+
+/// The outcome of a pull at an offset that has no message.
+fn outside(from: i64, min: i64, max: i64) -> Option<Pulled> {
+    let (code, status, next) = if max == 0 {
+        let code = if from == 0 { response::PULL_NOT_FOUND } else { response::PULL_OFFSET_MOVED };
+        (code, "NO_MESSAGE_IN_QUEUE", 0)
+    } else if from < min {
+        (response::PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", min)
+    } else if from == max {
+        (response::PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", max)
+    } else if from > max {
+        (response::PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", max)
+    } else {
+        return None;
+    };
+    Some(Pulled { code, status, next, min, max, slices: Vec::new() })
+}
+
+/// What is at an offset between the ends of a queue.
+enum Looked {
+    /// Response code, status, where to read on, and the records.
+    Found(i32, &'static str, i64, Vec<RecordSlice>),
+    Reads,
+    Failed(Failure),
+}
+
+fn look_up(engine: &mut Shard, op: &PullOp, queue: QueueNo, read: u64) -> Looked {
+    let from = QueueOffset::new(op.from).unwrap_or_default();
+    let limits = ReadLimits {
+        records_max: op.count_max,
+        bytes_max: op.bytes_max,
+        scanned_max: op.count_max.max(SCANNED_MIN),
+    };
+    let mut slices = Vec::new();
+    match engine.read(queue, from, &limits, &op.filter, read, &mut slices) {
+        ReadOutcome::Found { next, .. } => {
+            Looked::Found(response::SUCCESS, "FOUND", next.get(), slices)
+        }
+        ReadOutcome::NoMatch { next } => {
+            let code = response::PULL_RETRY_IMMEDIATELY;
+            Looked::Found(code, "NO_MATCHED_MESSAGE", next.get(), slices)
+        }
+        ReadOutcome::Pending => Looked::Reads,
+        ReadOutcome::Failed(error) => Looked::Failed(error.into()),
+        // The ends were looked at just before, and nothing has happened since.
+        ReadOutcome::AtEnd | ReadOutcome::BeyondEnd { .. } | ReadOutcome::BelowMin { .. } => {
+            Looked::Found(response::PULL_NOT_FOUND, "OFFSET_FOUND_NULL", op.from, slices)
+        }
+    }
 }
 
 /// Lets the pull wait at its queue, which is opened if nobody has sent to it yet.

@@ -23,6 +23,11 @@ impl Signal {
         }
     }
 
+    /// Whether it is set and nobody has waited for it yet.
+    pub(crate) fn is_set(&self) -> bool {
+        self.set.get()
+    }
+
     /// Waits until it is set, and clears it.
     pub(crate) async fn wait(&self) {
         poll_fn(|context| {

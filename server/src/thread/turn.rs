@@ -23,7 +23,9 @@ pub(super) async fn take_turns(thread: Rc<Thread>) {
         thread.turn.wait().await;
         after_the_others().await;
         thread.take_turn();
-        if !thread.links.may_sleep() {
+        // A thread with work of its own does not say that it sleeps: being woken costs the others a
+        // system call, and it looks for what they sent in its next turn anyway.
+        if !thread.turn.is_set() && !thread.links.may_sleep() {
             thread.turn.set();
         }
     }
