@@ -34,7 +34,7 @@ def main(arguments):
         try:
             getattr(plan, name)()
         except Exception as error:  # Servers that don't start must not hide the scenarios after this one.
-            report.fail(f"{name}: the scenario could not run", error)
+            report.fail(f"{name}: the scenario did not run to its end", error)
     if not report.failures:
         shutil.rmtree(folder)
     return report.finish()

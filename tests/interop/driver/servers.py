@@ -16,6 +16,8 @@ from pathlib import Path
 from .remoting import Connection
 
 READY_SECONDS = 60
+STOP_SECONDS = 30
+VISIBLE_SECONDS = 5
 PORT_FIRST, PORT_LAST = 24100, 24900
 
 _ports = iter(range(PORT_FIRST, PORT_LAST, 10))
@@ -67,14 +69,16 @@ class Server:
         self.process.wait()
 
     def stop(self):
-        """SIGTERM; SIGKILL if that is not obeyed."""
+        """SIGTERM; SIGKILL if that is not obeyed. Returns whether it was."""
         if self.process is None or self.process.poll() is not None:
-            return
+            return True
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(30)
+            self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
+            return False
+        return True
 
     def wait_ready(self, is_ready):
         """Waits until `is_ready(connection)` holds; fails at once if the process ends."""
@@ -107,13 +111,12 @@ class Cluster:
             for name in self.brokers:
                 self.wait_broker(name)
         except BaseException:
-            self.__exit__()
+            self.__exit__("it did not start")
             raise
         return self
 
-    def __exit__(self, *_):
-        for server in [*self.brokers.values(), self.namesrv]:
-            server.stop()
+    def __exit__(self, failure=None, *_):
+        _stop_all([*self.brokers.values(), self.namesrv], failure)
 
     def wait_broker(self, name):
         """Waits until the broker answers and the name server gives its address to clients."""
@@ -140,9 +143,18 @@ class Cluster:
         """What a group has committed: `{(broker, queue): offset}`."""
         return self._each_queue(topic, lambda connection, queue: connection.committed(group, topic, queue))
 
-    def stored(self, topic):
-        """What the brokers have stored for a topic: `{(broker, queue): [Record]}`."""
-        return self._each_queue(topic, lambda connection, queue: connection.pull_all(topic, queue))
+    def stored(self, topic, at_least=0):
+        """What the brokers have stored for a topic: `{(broker, queue): [Record]}`.
+
+        Apache's broker acknowledges a message before a pull can see it, so this waits a while for
+        `at_least` messages; with fewer it returns what is there, and the caller tells what is missing.
+        """
+        deadline = time.monotonic() + VISIBLE_SECONDS
+        while True:
+            stored = self._each_queue(topic, lambda connection, queue: connection.pull_all(topic, queue))
+            if sum(map(len, stored.values())) >= at_least or time.monotonic() > deadline:
+                return stored
+            time.sleep(0.02)
 
     def _each_queue(self, topic, ask):
         with Connection(self.namesrv.address) as namesrv:
@@ -153,6 +165,13 @@ class Cluster:
                 for queue in range(queue_count):
                     answers[name, queue] = ask(connection, queue)
         return answers
+
+
+def _stop_all(servers, failure):
+    """Ends servers; complains about one that SIGTERM did not end, unless there is a failure already."""
+    stubborn = [server.name for server in servers if not server.stop()]
+    if stubborn and failure is None:
+        raise RuntimeError(f"SIGTERM did not end {', '.join(stubborn)} within {STOP_SECONDS} s")
 
 
 class RingMq:
@@ -203,8 +222,8 @@ class Standalone:
         self._server.wait_ready(lambda connection: connection.route("TBW102"))
         return self
 
-    def __exit__(self, *_):
-        self._server.stop()
+    def __exit__(self, failure=None, *_):
+        _stop_all([self._server], failure)
 
 
 class Apache:

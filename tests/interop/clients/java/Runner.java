@@ -84,6 +84,9 @@ public class Runner {
         // One thread, so that the order of the printed lines is the order of consumption.
         consumer.setConsumeThreadMin(1);
         consumer.setConsumeThreadMax(1);
+        // A heartbeat with a new subscription is lost when another one is under way, and until the next
+        // one every pull is answered "not the latest".
+        consumer.setHeartbeatBrokerInterval(5_000);
         consumer.subscribe(text("--topic", null), text("--tags", "*"));
         consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
             for (MessageExt message : batch) {

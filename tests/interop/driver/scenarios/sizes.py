@@ -35,6 +35,7 @@ class Sizes:
     def __init__(self, cluster, client, topic, runs):
         self._cluster, self._client, self._topic, self._runs = cluster, client, topic, runs
         self._batch_overhead = None
+        self._accepted_count = 0
 
     def largest_body(self):
         return self._accepted("body", modes="sync", count=1, body=LIMIT)
@@ -89,7 +90,7 @@ class Sizes:
         return {"body": each, "last_body": each + rest}
 
     def _stored(self):
-        return Stored(self._cluster.stored(self._topic))
+        return Stored(self._cluster.stored(self._topic, at_least=self._accepted_count))
 
     def _send(self, prefix, **options):
         run = self._runs.start(
@@ -108,6 +109,7 @@ class Sizes:
 
     def _accepted(self, prefix, modes, count, **options):
         run = self._send(prefix, modes=modes, count=count, **options)
+        self._accepted_count += count
         check_sent(run, modes, count, self._stored())
         return f"{sum(event['length'] for event in run.of('sent'))} bytes of body"
 
