@@ -6,8 +6,11 @@
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use ringmq_engine::{Record, Stamp};
-use ringmq_protocol::record::MessageParts;
+use ringmq_engine::{EpochMillis, LogOffset, QueueOffset, Record, Stamp};
+use ringmq_protocol::{
+    batch,
+    record::{MessageParts, PropertiesParts},
+};
 
 /// Where the stamp lies in a record with an IPv4 born host.
 ///
@@ -40,6 +43,62 @@ impl Record for Message<'_> {
     }
 }
 
+/// A message of a batch: what it has of its own, and what all have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchMessage<'a> {
+    /// The batch's message without flag, body and properties.
+    pub(crate) common: &'a MessageParts<'a>,
+    /// The application's own number, body and properties.
+    pub(crate) item: batch::Item<'a>,
+    /// What follows the item's properties.
+    pub(crate) suffix: &'a [u8],
+    /// Hash of its tag.
+    pub(crate) tag: i64,
+    /// Bytes of the record.
+    len: usize,
+}
+
+impl<'a> BatchMessage<'a> {
+    pub(crate) fn new(
+        common: &'a MessageParts<'a>,
+        item: batch::Item<'a>,
+        suffix: &'a [u8],
+        tag: i64,
+    ) -> Self {
+        let mut message = Self { common, item, suffix, tag, len: 0 };
+        message.len = message.parts().encoded_len();
+        message
+    }
+
+    /// The properties as they are stored.
+    pub(crate) fn properties(&self) -> PropertiesParts<'a> {
+        PropertiesParts::from(self.item.properties).with_pair(self.suffix)
+    }
+
+    fn parts(&self) -> MessageParts<'a> {
+        MessageParts {
+            flag: self.item.flag,
+            body: self.item.body,
+            properties: self.properties(),
+            ..*self.common
+        }
+    }
+}
+
+impl Record for BatchMessage<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn tag(&self) -> i64 {
+        self.tag
+    }
+
+    fn write(&self, stamp: &Stamp, dst: &mut [u8]) {
+        Message { parts: self.parts(), tag: self.tag }.write(stamp, dst);
+    }
+}
+
 /// Encoded messages for another thread.
 #[derive(Debug)]
 pub(crate) struct Parcel {
@@ -59,7 +118,12 @@ pub(crate) struct Packed<'a> {
 
 impl Parcel {
     /// Encodes messages.
-    pub(crate) fn pack(messages: &[Message<'_>]) -> Self {
+    pub(crate) fn pack<R: Record>(messages: &[R]) -> Self {
+        let open = Stamp {
+            log_offset: LogOffset::new(0).expect("0 is not negative"),
+            queue_offset: QueueOffset::default(),
+            store_time: EpochMillis::default(),
+        };
         let mut bytes = vec![0; messages.iter().map(Record::len).sum()];
         let mut cuts = Vec::new();
         let mut end = 0;
@@ -67,14 +131,14 @@ impl Parcel {
             let start = end;
             end += message.len();
             if let Some(room) = bytes.get_mut(start..end) {
-                message.parts.write(0, 0, 0, room);
+                message.write(&open, room);
             }
             if messages.len() > 1 {
                 // A batch is bounded by the frame, far below 4 GiB.
-                cuts.push((u32::try_from(end).unwrap_or(u32::MAX), message.tag));
+                cuts.push((u32::try_from(end).unwrap_or(u32::MAX), message.tag()));
             }
         }
-        let first_tag = messages.first().map_or(0, |message| message.tag);
+        let first_tag = messages.first().map_or(0, Record::tag);
         Self { bytes, first_tag, cuts: cuts.into() }
     }
 
@@ -129,9 +193,6 @@ pub(crate) fn host((address, port): (Ipv4Addr, u16)) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
-    use ringmq_engine::{EpochMillis, LogOffset, QueueOffset};
-    use ringmq_protocol::record::PropertiesParts;
-
     use super::*;
 
     fn message<'a>(body: &'a [u8], tag: i64) -> Message<'a> {
@@ -150,6 +211,24 @@ mod tests {
             properties: PropertiesParts::from(&b"TAGS\x01TagA"[..]),
         };
         Message { parts, tag }
+    }
+
+    #[test]
+    fn a_message_of_a_batch_is_stored_like_one_that_was_sent_alone() {
+        let alone = message(b"hello", 7);
+        let common = message(b"", 0).parts;
+        let item = batch::Item { flag: 9, body: b"hello", properties: b"" };
+        let of_batch = BatchMessage::new(&common, item, b"TAGS\x01TagA", 7);
+        assert_eq!(of_batch.len(), alone.len());
+        let stamp = Stamp {
+            log_offset: LogOffset::new(1).unwrap(),
+            queue_offset: QueueOffset::new(2).unwrap(),
+            store_time: EpochMillis::new(3),
+        };
+        let (mut one, mut other) = (vec![0; alone.len()], vec![0; alone.len()]);
+        alone.write(&stamp, &mut one);
+        of_batch.write(&stamp, &mut other);
+        assert_eq!(one, other);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Conn, Failure, Op, QueueName, Reply, Served, Ticket, Wait, answer, keys,
-    record::{Message, Parcel, host},
+    record::{BatchMessage, Message, Parcel, host},
     tell_control,
     topics::Topic,
 };
@@ -417,21 +417,23 @@ impl Send<'_> {
         if items.is_empty() {
             return Err(failed(response::SYSTEM_ERROR, "the batch is empty"));
         }
+        let common = self.parts(topic, queue_id, (0, &[]), PropertiesParts::default())?;
         let mut messages = Vec::with_capacity(items.len());
         for (item, suffix) in &items {
-            let stored = PropertiesParts::from(item.properties).with_pair(suffixes.text(suffix));
             let tag = tags::tags_code(properties::get(item.properties, name::TAGS));
-            let parts = self.parts(topic, queue_id, (item.flag, item.body), stored)?;
-            messages.push(Message { parts, tag });
+            let message = BatchMessage::new(&common, *item, suffixes.text(suffix), tag);
+            let properties_len = message.properties().len();
+            check_message(common.topic.len(), properties_len, item.body.len(), len_max)?;
+            messages.push(message);
         }
         self.store(topic, queue_id, &messages, key)
     }
 
-    fn store(
+    fn store<R: Record>(
         &self,
         topic: &Topic,
         queue_id: i32,
-        messages: &[Message<'_>],
+        messages: &[R],
         key: &mut Vec<u8>,
     ) -> Result<(), Stop> {
         let thread = self.thread;
