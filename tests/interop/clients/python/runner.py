@@ -11,12 +11,14 @@ import random
 import string
 import sys
 import threading
+import time
 
 from rocketmq.client import Message, Producer, PushConsumer, SendStatus
 from rocketmq.ffi import MessageModel
 
 OPTIONS = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 PRINTING = threading.Lock()
+ATTEMPTS_MAX = 30
 
 
 def produce():
@@ -78,12 +80,19 @@ def consume():
 
 
 def attempt(mode, described, send):
-    try:
-        result = send()
-    except Exception as error:  # The package has one exception for each way that a send fails.
-        failed(mode, described, error)
-    else:
-        accepted(mode, described, result)
+    """Sends, again if need be: while one thread of the client connects to a broker, sends of all
+    others fail at once. A send that reached the broker all the same shows as stored twice.
+    """
+    for patience in range(ATTEMPTS_MAX, 0, -1):
+        try:
+            result = send()
+        except Exception as error:  # The package has one exception for each way that a send fails.
+            if patience == 1:
+                failed(mode, described, error)
+            time.sleep(0.1)
+        else:
+            accepted(mode, described, result)
+            return
 
 
 def send_async(producer, described):

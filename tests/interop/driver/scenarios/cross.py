@@ -62,6 +62,9 @@ def _exchange(cluster, topic, producers, members, runs):
         sender.wait_for("done", RECEIVE_SECONDS)
     runs.finish(senders)
     want = MESSAGES * len(senders)
+    stored = Stored(cluster.stored(topic, at_least=want))
+    for sender in senders:
+        check_sent(sender, "sync", MESSAGES, stored)
 
     def received():
         return sum(event["key"].startswith("main-") for run in members for event in run.of("received"))
@@ -69,7 +72,4 @@ def _exchange(cluster, topic, producers, members, runs):
     wait_until(lambda: received() >= want, RECEIVE_SECONDS, lambda: f"{received()} of {want} messages came")
     wait_committed(cluster, topic, f"{topic}-readers", Group(members))
     runs.finish(members)
-    stored = Stored(cluster.stored(topic))
-    for sender in senders:
-        check_sent(sender, "sync", MESSAGES, stored)
     return f"{want} messages"

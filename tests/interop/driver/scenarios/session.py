@@ -108,6 +108,8 @@ class Session:
         )
         self._producer.wait_for("done", 60)
         self._runs.finish([self._producer])
+        failed = self._producer.of("failed")
+        require(not failed, f"{len(failed)} refused: {failed[:2]}")
         sent = {event["key"] for event in self._producer.of("sent")}
         wanted = len(sent)
         wait_until(
