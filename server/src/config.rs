@@ -79,6 +79,8 @@ pub struct BrokerConfig {
     pub block_len: Option<u32>,
     /// Size of the log segments of a new store in bytes; `None` takes the engine's default.
     pub segment_len: Option<u64>,
+    /// Memory of each shard.
+    pub memory: ShardMemory,
     /// `autoCreateTopicEnable`.
     pub auto_create_topic: bool,
     /// `autoCreateSubscriptionGroup`.
@@ -116,6 +118,18 @@ pub struct BrokerConfig {
     pub pull_bytes_max: usize,
     /// Bounds of memory and time for connections.
     pub limits: Limits,
+}
+
+/// What each shard may keep in memory, with the key in `broker.conf` that sets each. Unit: bytes;
+/// `None` takes the engine's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardMemory {
+    /// `shardTailMemory`: groups that are written, and the most recent ones.
+    pub tail: Option<usize>,
+    /// `shardLargeMemory`: groups that are longer than usual ones.
+    pub large: Option<usize>,
+    /// `shardReadMemory`: what was read back from the device.
+    pub read: Option<usize>,
 }
 
 /// Bounds of what connections may hold, with the key in `broker.conf` that sets each.
@@ -257,6 +271,11 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
         threads: flags.threads.or(file.optional("threads")?),
         block_len: flags.block_size.0.or(file.optional("blockSize")?),
         segment_len: file.optional("segmentSize")?,
+        memory: ShardMemory {
+            tail: memory(file, "shardTailMemory")?,
+            large: memory(file, "shardLargeMemory")?,
+            read: memory(file, "shardReadMemory")?,
+        },
         auto_create_topic: file.flag("autoCreateTopicEnable", true)?,
         auto_create_group: file.flag("autoCreateSubscriptionGroup", true)?,
         default_topic_queue_nums: file.number("defaultTopicQueueNums", 8)?,
@@ -282,6 +301,19 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
             8 << 20,
         )?,
         limits: limits(file)?,
+    })
+}
+
+/// An amount of memory that a shard can work with.
+fn memory(file: &mut Properties, key: &str) -> Result<Option<usize>, ConfigError> {
+    const MIN: usize = 16 << 20;
+    const MAX: usize = 1 << 40;
+    Ok(match file.ranged(key, 0, 0, MAX)? {
+        0 => None,
+        bytes if bytes < MIN => {
+            return Err(invalid(format!("{key}={bytes}: takes {MIN} to {MAX}")));
+        }
+        bytes => Some(bytes),
     })
 }
 

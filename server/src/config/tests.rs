@@ -111,6 +111,7 @@ fn what_cannot_be_given_is_refused() {
     check_refused(&["broker"], "listenPort=70000", "listenPort=70000");
     check_refused(&["broker"], "longPollingEnable=maybe", "longPollingEnable=maybe");
     check_refused(&["broker"], "handOverEntries=0", "handOverEntries=0");
+    check_refused(&["broker"], "shardTailMemory=4096", "shardTailMemory=4096");
 }
 
 #[test]
@@ -149,4 +150,12 @@ Local:
 #[test]
 fn handover_rings_go_down_to_two_entries() {
     assert_eq!(broker_of(&["broker"], "handOverEntries=2").limits.link_entries, 2);
+}
+
+#[test]
+fn memory_budgets_are_read_from_the_file() {
+    let file = "shardTailMemory=33554432\nreceiveBudget=67108864\noutputBudget=67108864";
+    let broker = broker_of(&["broker"], file);
+    assert_eq!(broker.memory, ShardMemory { tail: Some(32 << 20), large: None, read: None });
+    assert_eq!((broker.limits.receive_bytes, broker.limits.output_bytes), (64 << 20, 64 << 20));
 }

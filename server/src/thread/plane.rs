@@ -232,6 +232,10 @@ fn open(config: &BrokerConfig) -> Result<Store, String> {
     if let Some(len) = config.segment_len {
         options.segment_len = len;
     }
+    let limits = &mut options.limits;
+    limits.tail_bytes = config.memory.tail.unwrap_or(limits.tail_bytes);
+    limits.large_bytes = config.memory.large.unwrap_or(limits.large_bytes);
+    limits.cold_bytes = config.memory.read.unwrap_or(limits.cold_bytes);
     let id = random_id().map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
     let start = clock::instant();
     loop {
