@@ -3,6 +3,7 @@
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::Parser;
@@ -10,7 +11,7 @@ use ringmq::{
     config::{Config, LogFormat, cli::Cli},
     server::Server,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -57,13 +58,14 @@ fn run(cli: &Cli) -> Result<(), String> {
     let lines = runtime.block_on(async {
         let stopped = async {
             while !stop.is_finished() {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::select! {
             () = stopped => {}
-            _ = interrupt.recv() => return Err("stopped by a second signal".to_owned()),
-            _ = terminate.recv() => return Err("stopped by a second signal".to_owned()),
+            () = another(&mut interrupt, &mut terminate) => {
+                return Err("stopped by a second signal".to_owned());
+            }
         }
         stop.join().map_err(|_| "the stop failed".to_owned())
     })?;
@@ -71,6 +73,24 @@ fn run(cli: &Cli) -> Result<(), String> {
         return Err(first.clone());
     }
     if failed { Err("a shard's ring failed, see the log".to_owned()) } else { Ok(()) }
+}
+
+/// A signal of somebody who does not want to wait. What arrives within a second of the first signal
+/// is the same wish: some programs signal a process and then its group.
+async fn another(interrupt: &mut Signal, terminate: &mut Signal) {
+    const SAME: Duration = Duration::from_secs(1);
+    let begin = ringmq::clock::instant();
+    while begin.elapsed() < SAME {
+        tokio::select! {
+            () = tokio::time::sleep(SAME.saturating_sub(begin.elapsed())) => {}
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    }
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
 }
 
 /// Prints what the process is and does.

@@ -97,6 +97,18 @@ fn a_start_says_what_runs_and_a_signal_ends_it_cleanly() {
 }
 
 #[test]
+fn signals_that_come_together_are_one_wish() {
+    let folder = Folder::new();
+    let (running, _) = Running::start(&folder.0, &[]);
+    let pid = rustix::process::Pid::from_child(&running.0);
+    for _ in 0..3 {
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    }
+    let (code, log) = running.end(rustix::process::Signal::TERM);
+    assert_eq!(code, Some(0), "{log}");
+}
+
+#[test]
 fn the_log_is_json_where_asked_for() {
     let folder = Folder::new();
     let mut child = command(&folder.0, &["--log-format", "json"]).spawn().unwrap();
