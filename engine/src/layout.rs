@@ -103,9 +103,11 @@ impl Geometry {
 
 /// How many bytes of a segment one step of its group map covers.
 const MAP_STEP: u64 = 256 * 1024;
+/// How many steps a chunk has: what is read back from the device at once.
+const CHUNK_STEPS: usize = 4;
 
-/// For every 256 KiB of a segment: where the group starts that covers this boundary. A reader
-/// that knows only a record's position starts at the map and follows group headers from there.
+/// For every 256 KiB of a segment: where the group starts that covers this boundary. From a record's
+/// position alone it tells which stretch of whole groups to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupMap {
     starts: Vec<u32>,
@@ -122,9 +124,30 @@ impl GroupMap {
         }
     }
 
-    /// Where to start walking to reach `byte`.
-    pub(crate) fn start_before(&self, byte: u64) -> Option<u64> {
-        self.starts.get(index(byte / MAP_STEP)).map(|&start| u64::from(start))
+    /// Where a chunk starts: with the group that covers its multiple of 1 MiB.
+    fn chunk_start(&self, number: u32) -> Option<u64> {
+        let at = index(u64::from(number)) * CHUNK_STEPS;
+        self.starts.get(at).map(|&start| u64::from(start))
+    }
+
+    /// The chunk that holds the group around `byte`.
+    pub(crate) fn chunk_of(&self, byte: u64) -> Option<u32> {
+        if byte >= self.end {
+            return None;
+        }
+        let steps = MAP_STEP * wide(CHUNK_STEPS);
+        let mut number = u32::try_from(byte / steps).ok()?;
+        // The group may cover the next border already, or several of them.
+        while self.chunk_start(number + 1).is_some_and(|start| start <= byte) {
+            number += 1;
+        }
+        self.chunk_start(number).is_some().then_some(number)
+    }
+
+    /// The bytes of a chunk: whole groups. Empty where a group covers all of it.
+    pub(crate) fn chunk_range(&self, number: u32) -> Option<(u64, u64)> {
+        let start = self.chunk_start(number)?;
+        Some((start, self.chunk_start(number + 1).unwrap_or(self.end)))
     }
 
     /// Forgets what lies at or behind `byte`, where the log has been cut.
@@ -191,23 +214,32 @@ mod tests {
     }
 
     #[test]
-    fn the_group_map_leads_to_a_start_at_or_before_every_byte() {
+    fn chunks_cover_every_group_once_and_whole() {
         let mut map = GroupMap::default();
-        let mut starts = Vec::new();
+        let mut groups = Vec::new();
         let mut byte = 0;
         for n in 0..400 {
-            let len = 512 * (1 + (n * 7) % 900);
+            // Some groups are longer than a chunk.
+            let blocks = if n % 90 == 7 { 9000 } else { 1 + (n * 7) % 900 };
+            let len = 512 * blocks;
             map.note(byte, index(len));
-            starts.push((byte, byte + len));
+            groups.push((byte, byte + len));
             byte += len;
         }
-        for &(start, end) in &starts {
-            for probe in [start, end - 1] {
-                let from = map.start_before(probe).unwrap();
-                assert!(from <= probe);
-                assert!(starts.iter().any(|&(start, _)| start == from));
-                assert!(probe - from < MAP_STEP + 512 * 900);
+        assert_eq!(map.chunk_of(byte), None);
+        for &(start, end) in &groups {
+            for probe in [start, (start + end) / 2, end - 1] {
+                let (from, to) = map.chunk_of(probe).and_then(|n| map.chunk_range(n)).unwrap();
+                assert!(from <= start && end <= to, "{probe}: {from}..{to} of {start}..{end}");
+                assert!(groups.iter().any(|&(start, _)| start == from));
             }
         }
+        let ranges = (0..).map_while(|n| map.chunk_range(n));
+        let mut covered = 0;
+        for (from, to) in ranges {
+            assert_eq!(from, covered);
+            covered = to;
+        }
+        assert_eq!(covered, byte);
     }
 }

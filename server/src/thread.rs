@@ -445,9 +445,7 @@ impl Thread {
 
     /// A connection has ended: nothing of it may be left.
     pub(crate) fn forget(&self, conn: &Rc<Conn>) {
-        if let Some(unused) = conn.state.credit.take() {
-            drop(self.links.kept(unused));
-        }
+        self.give_credit_back(conn);
         let id = conn.context.conn;
         if self.conn(id).is_some()
             && let Ok(slot) = usize::try_from(id.slot)

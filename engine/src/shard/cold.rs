@@ -1,114 +1,76 @@
 //! Parts of the log that were read back from the device: a bounded cache of whole groups, each
 //! checked against its table.
+//!
+//! A segment is read in chunks of about 1 MiB whose borders the segment's map gives: a chunk begins
+//! with the group that covers a multiple of 1 MiB. So every reader reads the same chunks, and
+//! several can be read ahead at once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
 use super::{Purpose, Shard};
 use crate::error::ReadError;
-use crate::format::group::{Group, HEADER_LEN, Header};
+use crate::format::group::{Group, Header};
 use crate::format::index_block::BLOCK_LEN;
 use crate::layout::Place;
 use crate::mem::{Chunk, ChunkTail, RecordSlice};
 use crate::op::{FileId, Op, ReadBuffer};
 use crate::units::{LogOffset, index, wide};
 
-/// How much one read asks for, unless a single group is longer.
-const READ_LEN: usize = 1 << 20;
+/// Room for a chunk with a usual last group; longer ones get memory of their own.
+const BUFFER_LEN: usize = (1 << 20) + (512 << 10);
+/// Buffers that are kept for the next reads.
+const SPARE_MAX: usize = 8;
+/// Chunks that are read ahead of a reader.
+const AHEAD: u32 = 4;
+
+/// Names a chunk: the segment's ordinal, and the number of the chunk in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ChunkKey {
+    ordinal: u64,
+    number: u32,
+}
 
 struct ColdChunk {
+    base: LogOffset,
     groups: RecordSlice,
-    /// Records in it whose checksum is wrong.
-    damaged: Vec<LogOffset>,
+    /// Stretches that cannot be read: from, to.
+    damaged: Vec<(LogOffset, LogOffset)>,
     used: bool,
 }
 
-/// Reads ahead stop while this many reads are under way.
-const LOADING_MAX: usize = 8;
+impl ColdChunk {
+    fn distance(&self, position: LogOffset) -> Option<usize> {
+        u64::try_from(position.get() - self.base.get()).ok().map(index)
+    }
 
-/// A read under way: whoever waits for it, and where it starts.
-struct Loading {
-    base: Place,
-    tokens: Vec<u64>,
+    fn is_damaged(&self, position: LogOffset) -> bool {
+        self.damaged.iter().any(|&(from, to)| from <= position && position < to)
+    }
 }
 
 #[derive(Default)]
 pub(super) struct Cold {
-    chunks: BTreeMap<LogOffset, ColdChunk>,
-    order: VecDeque<LogOffset>,
+    chunks: HashMap<ChunkKey, ColdChunk>,
+    /// Cached chunks, oldest first.
+    order: VecDeque<ChunkKey>,
     bytes: usize,
     spare: Vec<Arc<Chunk>>,
-    loading: Vec<Loading>,
-    /// Stretches of the log where no group can be read, by their start.
-    gaps: BTreeMap<LogOffset, LogOffset>,
-    /// A read that failed, for the next look-up of its position.
-    failed: Option<(Place, ReadError)>,
+    /// Reads under way, and who waits for them.
+    loading: HashMap<ChunkKey, Vec<u64>>,
+    /// A read that failed, for the next look-up of its chunk.
+    failed: Option<(ChunkKey, ReadError)>,
     index_loading: Vec<(u32, Vec<u64>)>,
 }
 
-/// What the cache knows of a position.
-pub(super) enum Look {
-    Here(RecordSlice),
-    Damaged,
-    Absent,
-}
-
 impl Cold {
-    fn look(&mut self, position: LogOffset, len: usize) -> Look {
-        if self.gap_end(position).is_some() {
-            return Look::Damaged;
-        }
-        let Some((&base, chunk)) = self.chunks.range_mut(..=position).next_back() else {
-            return Look::Absent;
-        };
-        let at = index(u64::try_from(position.get() - base.get()).expect("range ends there"));
-        match chunk.groups.part(at..at + len) {
-            Some(_) if chunk.damaged.contains(&position) => Look::Damaged,
-            Some(slice) => {
-                chunk.used = true;
-                Look::Here(slice)
-            }
-            None => Look::Absent,
-        }
-    }
-
-    /// The end of the damaged stretch that a position lies in.
-    fn gap_end(&self, position: LogOffset) -> Option<LogOffset> {
-        let (_, &end) = self.gaps.range(..=position).next_back()?;
-        (position < end).then_some(end)
-    }
-
-    fn note_gap(&mut self, start: LogOffset, end: LogOffset) {
-        const GAPS_MAX: usize = 1024;
-        if self.gaps.len() == GAPS_MAX {
-            self.gaps.clear();
-        }
-        self.gaps.insert(start, end);
-    }
-
-    /// Where to go on behind a position that is cached or known to be damaged.
-    fn end_of(&self, position: LogOffset) -> Option<LogOffset> {
-        if let Some(end) = self.gap_end(position) {
-            return Some(end);
-        }
-        let (&base, chunk) = self.chunks.range(..=position).next_back()?;
-        let end = base.plus(chunk.groups.len());
-        (position < end).then_some(end)
-    }
-
-    fn around(&self, position: LogOffset) -> Option<(LogOffset, RecordSlice)> {
-        let (&base, chunk) = self.chunks.range(..=position).next_back()?;
-        (position < base.plus(chunk.groups.len())).then(|| (base, chunk.groups.clone()))
-    }
-
-    fn insert(&mut self, base: LogOffset, chunk: ColdChunk, budget: usize) {
+    fn insert(&mut self, key: ChunkKey, chunk: ColdChunk, budget: usize) {
         self.bytes += chunk.groups.chunk().len();
-        if let Some(old) = self.chunks.insert(base, chunk) {
-            self.bytes -= old.groups.chunk().len();
-            self.order.retain(|&other| other != base);
+        match self.chunks.insert(key, chunk) {
+            Some(old) => self.bytes -= old.groups.chunk().len(),
+            None => self.order.push_back(key),
         }
-        self.order.push_back(base);
         let mut second_chances = self.order.len();
         while self.bytes > budget && self.order.len() > 1 {
             let Some(oldest) = self.order.pop_front() else { return };
@@ -122,22 +84,23 @@ impl Cold {
             if let Some(chunk) = self.chunks.remove(&oldest) {
                 self.bytes -= chunk.groups.chunk().len();
                 self.spare.push(Arc::clone(chunk.groups.chunk()));
-                self.spare.truncate(8);
+                self.spare.truncate(SPARE_MAX);
             }
         }
     }
 
     fn buffer(&mut self, len: usize) -> ChunkTail {
-        if len == READ_LEN {
-            while let Some(chunk) = self.spare.pop() {
-                if chunk.len() == READ_LEN
-                    && let Ok(memory) = ChunkTail::recycle(chunk)
-                {
-                    return memory;
-                }
+        if len > BUFFER_LEN {
+            return ChunkTail::alone(len.next_multiple_of(4096));
+        }
+        while let Some(chunk) = self.spare.pop() {
+            if chunk.len() == BUFFER_LEN
+                && let Ok(memory) = ChunkTail::recycle(chunk)
+            {
+                return memory;
             }
         }
-        ChunkTail::alone(len)
+        ChunkTail::alone(BUFFER_LEN)
     }
 }
 
@@ -152,14 +115,22 @@ impl Shard {
         if let Some(slice) = self.tail.find(position, len) {
             return Ok(slice);
         }
-        match self.cold.look(position, len) {
-            Look::Here(slice) => {
-                self.read_ahead(position);
-                Ok(slice)
-            }
-            Look::Damaged => Err(Miss::Failed(ReadError::Damaged(position))),
-            Look::Absent => self.load(position, token),
+        let key = self.chunk_key(position)?;
+        let Some(chunk) = self.cold.chunks.get_mut(&key) else {
+            return self.load(key, Some(token));
+        };
+        let at = chunk.distance(position).ok_or(Miss::Outside)?;
+        let Some(slice) = chunk.groups.part(at..at + len) else {
+            // The chunk has grown since it was read.
+            return self.load(key, Some(token));
+        };
+        if chunk.is_damaged(position) {
+            return Err(Miss::Failed(ReadError::Damaged(position)));
         }
+        if !std::mem::replace(&mut chunk.used, true) {
+            self.read_ahead(key);
+        }
+        Ok(slice)
     }
 
     /// Whole groups in memory around a position, with the position of the first one.
@@ -171,177 +142,136 @@ impl Shard {
         if let Some(groups) = self.tail.groups_around(position) {
             return Ok(groups);
         }
-        match self.cold.around(position) {
-            Some(groups) => Ok(groups),
-            None => self.load(position, token),
+        let key = self.chunk_key(position)?;
+        match self.cold.chunks.get(&key) {
+            Some(chunk) if position < chunk.base.plus(chunk.groups.len()) => {
+                Ok((chunk.base, chunk.groups.clone()))
+            }
+            _ => self.load(key, Some(token)),
         }
     }
 
-    fn load<T>(&mut self, position: LogOffset, token: u64) -> Result<T, Miss> {
+    fn chunk_key(&self, position: LogOffset) -> Result<ChunkKey, Miss> {
         let place = self.geometry.place(position).ok_or(Miss::Outside)?;
         let map = self.views.maps.get(&place.ordinal).ok_or(Miss::Outside)?;
-        let start = map.start_before(place.byte).ok_or(Miss::Outside)?;
-        // The chunk that starts at the map's boundary may end before the record: go on behind it.
-        let base = self.walk_cached(Place { byte: start, ..place }, position);
-        if let Some((failed, error)) = self.cold.failed.take_if(|(failed, _)| *failed == base) {
-            tracing::warn!(ordinal = failed.ordinal, byte = failed.byte, %error, "read failed");
+        let number = map.chunk_of(place.byte).ok_or(Miss::Outside)?;
+        Ok(ChunkKey { ordinal: place.ordinal, number })
+    }
+
+    /// The bytes of its segment that a chunk covers now.
+    fn chunk_range(&self, key: ChunkKey) -> Option<(u64, u64)> {
+        self.views.maps.get(&key.ordinal)?.chunk_range(key.number)
+    }
+
+    /// Starts reading a chunk, or joins the read that is under way.
+    fn load<T>(&mut self, key: ChunkKey, token: Option<u64>) -> Result<T, Miss> {
+        if let Some((_, error)) = self.cold.failed.take_if(|(failed, _)| *failed == key) {
+            tracing::warn!(?key, %error, "reading the log failed");
             return Err(Miss::Failed(error));
         }
-        self.start_read(base, READ_LEN, Some(token));
+        if let Some(tokens) = self.cold.loading.get_mut(&key) {
+            tokens.extend(token);
+            return Err(Miss::Pending);
+        }
+        let (from, to) = self.chunk_range(key).ok_or(Miss::Outside)?;
+        let len = index(to - from);
+        self.cold.loading.insert(key, token.into_iter().collect());
+        self.stats.cold_reads += 1;
+        self.stats.cold_bytes += wide(len);
+        let buffer = ReadBuffer(self.cold.buffer(len));
+        let id = self.op(Purpose::Cold { key, from });
+        let file = FileId::Segment(key.ordinal);
+        self.ops.push_back(Op::Read { id, file, at: from, len, buffer });
         Err(Miss::Pending)
     }
 
-    /// Follows cached chunks from `base` towards `position` and gives where the next read starts.
-    fn walk_cached(&self, base: Place, position: LogOffset) -> Place {
-        let mut at = self.position(base);
-        while let Some(end) = self.cold.end_of(at) {
-            if end > position {
-                break;
-            }
-            at = end;
-        }
-        self.geometry.place(at).unwrap_or(base)
-    }
-
-    /// Reads on behind the chunk that holds `position`, so that a sequential reader need not wait.
-    fn read_ahead(&mut self, position: LogOffset) {
-        const AHEAD: usize = 3;
-        let mut at = position;
+    /// Reads on behind a chunk, so that a sequential reader need not wait.
+    fn read_ahead(&mut self, from: ChunkKey) {
+        let mut key = from;
         for _ in 0..AHEAD {
-            let Some(next) = self.cold.end_of(at).and_then(|end| self.group_from(end)) else {
-                return;
-            };
-            at = self.position(next);
-            if self.cold.end_of(at).is_none() {
-                let in_memory = self.tail.start().is_some_and(|start| at >= start);
-                if !in_memory && self.cold.loading.len() < LOADING_MAX {
-                    self.start_read(next, READ_LEN, None);
-                }
+            key.number += 1;
+            if self.chunk_range(key).is_none() {
+                key = ChunkKey { ordinal: key.ordinal + 1, number: 0 };
+            }
+            let Some((start, end)) = self.chunk_range(key) else { return };
+            let place = Place { ordinal: key.ordinal, byte: start };
+            let in_memory = self.tail.start().is_some_and(|tail| self.position(place) >= tail);
+            if in_memory {
                 return;
             }
+            if start < end && !self.cold.chunks.contains_key(&key) {
+                // Nobody waits for it: a failure is met by the reader that gets there.
+                let _: Result<(), Miss> = self.load(key, None);
+            }
         }
-    }
-
-    /// Where the next group of the log starts, given the end of one.
-    fn group_from(&self, end: LogOffset) -> Option<Place> {
-        let place = self.geometry.place(end)?;
-        let has_group = |place: Place| {
-            let map = self.views.maps.get(&place.ordinal);
-            map.is_some_and(|map| place.byte < map.end()).then_some(place)
-        };
-        has_group(place).or_else(|| has_group(Place { ordinal: place.ordinal + 1, byte: 0 }))
-    }
-
-    fn start_read(&mut self, base: Place, len: usize, token: Option<u64>) {
-        if let Some(loading) = self.cold.loading.iter_mut().find(|loading| loading.base == base) {
-            loading.tokens.extend(token);
-            return;
-        }
-        let room = index(self.geometry.segment_len() - base.byte);
-        let len = len.min(room);
-        self.cold.loading.push(Loading { base, tokens: token.into_iter().collect() });
-        self.stats.cold_reads += 1;
-        self.stats.cold_bytes += wide(len);
-        let buffer = ReadBuffer(self.cold.buffer(len.next_multiple_of(4096)));
-        let id = self.op(Purpose::Cold { base });
-        let file = FileId::Segment(base.ordinal);
-        self.ops.push_back(Op::Read { id, file, at: base.byte, len, buffer });
     }
 
     pub(super) fn cold_read(
         &mut self,
-        base: Place,
+        key: ChunkKey,
+        from: u64,
         result: io::Result<usize>,
         buffer: Option<ReadBuffer>,
     ) {
-        let Some(at) = self.cold.loading.iter().position(|loading| loading.base == base) else {
-            return;
-        };
-        let loading = self.cold.loading.swap_remove(at);
-        let outcome = match (result, buffer) {
-            (Ok(len), Some(ReadBuffer(memory))) => self.take_groups(base, memory, len),
-            (Err(cause), _) => Err(ReadError::Io(cause.to_string())),
-            (Ok(_), None) => Err(ReadError::Io("the read lost its buffer".to_owned())),
-        };
-        match outcome {
-            Ok(None) => {}
-            Ok(Some(longer)) => {
-                // The first group is longer than the read: once more, for all of it.
-                self.start_read(base, longer, None);
-                if let Some(again) = self.cold.loading.last_mut() {
-                    again.tokens.extend(loading.tokens);
-                }
-                return;
+        let tokens = self.cold.loading.remove(&key).unwrap_or_default();
+        match (result, buffer) {
+            (Ok(len), Some(ReadBuffer(memory))) => {
+                let base = self.position(Place { ordinal: key.ordinal, byte: from });
+                let chunk = self.check_groups(base, memory, len);
+                self.cold.insert(key, chunk, self.limits.cold_bytes);
             }
-            Err(error) => self.cold.failed = Some((base, error)),
+            (Err(cause), _) => self.cold.failed = Some((key, ReadError::Io(cause.to_string()))),
+            (Ok(_), None) => {
+                let cause = "the read lost its buffer".to_owned();
+                self.cold.failed = Some((key, ReadError::Io(cause)));
+            }
         }
-        self.ready.extend(loading.tokens);
+        self.ready.extend(tokens);
     }
 
-    /// Keeps the whole, committed groups at the front of what was read. `Some(len)`: the first
-    /// group needs a read of this length.
-    fn take_groups(
-        &mut self,
-        base: Place,
-        mut memory: ChunkTail,
-        len: usize,
-    ) -> Result<Option<usize>, ReadError> {
-        let position = self.position(base);
-        let map_end = self.views.maps.get(&base.ordinal).map_or(0, |map| map.end());
-        let end = self.position(Place { byte: map_end, ..base });
+    /// Checks every group and record of what was read, and notes what is damaged.
+    fn check_groups(&mut self, base: LogOffset, mut memory: ChunkTail, len: usize) -> ColdChunk {
+        let block_len = self.geometry.block_len();
         let bytes = memory.buffer().get(..len).unwrap_or_default();
-        let mut whole = 0;
         let mut damaged = Vec::new();
-        while let Some(rest) = bytes.get(whole..)
-            && position.plus(whole) < end
-        {
-            let ours = Header::read(rest).map(|(header, _)| header).filter(|header| {
-                header.store == self.geometry.store() && header.position == position.plus(whole)
-            });
-            let Some(header) = ours else { break };
-            let padded = header.padded_len(self.geometry.block_len());
-            if padded > rest.len() {
-                if whole == 0 && bytes.len() < padded && rest.len() >= HEADER_LEN {
-                    return Ok(Some(padded));
-                }
-                break;
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            let position = base.plus(at);
+            let group = Group::parse(rest).filter(|group| self.is_at(&group.header, position));
+            let Some(group) = group else {
+                let gap = self.gap_len(rest, position);
+                damaged.push((position, position.plus(gap)));
+                at += gap;
+                continue;
+            };
+            for record in group.records().filter(|record| !record.is_sound()) {
+                damaged.push((record.position, record.position.plus(record.bytes.len())));
             }
-            let Some(group) = Group::parse(rest) else { break };
-            damaged.extend(
-                group.records().filter(|record| !record.is_sound()).map(|record| record.position),
-            );
-            whole += padded;
+            at += group.header.padded_len(block_len);
         }
-        if whole == 0 && position < end {
-            let len = self.damaged_len(base, bytes);
-            tracing::error!(position = position.get(), len, "the log is damaged here");
-            self.cold.note_gap(position, position.plus(len));
-            return Ok(None);
+        if !damaged.is_empty() {
+            self.stats.unreadable += wide(damaged.len());
+            let position = base.get();
+            tracing::error!(position, stretches = damaged.len(), "the log is damaged");
         }
-        if whole == 0 {
-            return Ok(None);
-        }
-        self.stats.unreadable += wide(damaged.len());
-        let groups = memory.freeze(whole);
-        let chunk = ColdChunk { groups, damaged, used: false };
-        self.cold.insert(position, chunk, self.limits.cold_bytes);
-        Ok(None)
+        ColdChunk { base, groups: memory.freeze(len), damaged, used: false }
     }
 
-    /// How far it is to the next group that can be read, at most to the end of what was read.
-    fn damaged_len(&self, base: Place, bytes: &[u8]) -> usize {
-        let position = self.position(base);
+    fn is_at(&self, header: &Header, position: LogOffset) -> bool {
+        header.store == self.geometry.store() && header.position == position
+    }
+
+    /// How far it is from a damaged group to the next one that can be read.
+    fn gap_len(&self, bytes: &[u8], position: LogOffset) -> usize {
         let block_len = self.geometry.block_len();
         let is_group = |at: &usize| {
-            bytes.get(*at..).and_then(Header::read).is_some_and(|(header, _)| {
-                header.store == self.geometry.store() && header.position == position.plus(*at)
-            })
+            let header = bytes.get(*at..).and_then(Header::read);
+            header.is_some_and(|(header, _)| self.is_at(&header, position.plus(*at)))
         };
-        let blocks = (block_len..bytes.len()).step_by(block_len);
-        blocks.into_iter().find(is_group).unwrap_or(bytes.len().max(block_len))
+        (block_len..bytes.len()).step_by(block_len).find(is_group).unwrap_or(bytes.len())
     }
 
-    /// The block of the queue index with this number, or `Pending` while it is read.
+    /// The block of the queue index with this number, or `None` while it is read.
     pub(super) fn index_block(&mut self, block: u32, token: u64) -> Option<RecordSlice> {
         if let Some(slice) = self.views.index.block(block) {
             return Some(slice.clone());

@@ -33,7 +33,7 @@ use crate::view::queue::TagFilter;
 use crate::view::{QueueNo, Views};
 use append::OpenGroup;
 use checkpoint::CheckpointState;
-use cold::Cold;
+use cold::{ChunkKey, Cold};
 use commit::PendingGroup;
 use prepare::Segments;
 pub(crate) use tail::Tail;
@@ -107,7 +107,7 @@ enum Purpose {
     Group(Sequence),
     Create { ordinal: u64 },
     Zero { ordinal: u64, end: u64 },
-    Cold { base: Place },
+    Cold { key: ChunkKey, from: u64 },
     IndexRead { first: u32 },
     IndexWrite { first: u32 },
     Checkpoint,
@@ -325,7 +325,7 @@ impl Shard {
             Purpose::Group(sequence) => self.group_written(sequence, result),
             Purpose::Create { ordinal } => self.segment_created(ordinal, result, now),
             Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result, now),
-            Purpose::Cold { base } => self.cold_read(base, result, buffer),
+            Purpose::Cold { key, from } => self.cold_read(key, from, result, buffer),
             Purpose::IndexRead { first } => self.index_read(first, result, buffer),
             Purpose::IndexWrite { first } => self.index_written(first, result, now),
             Purpose::Checkpoint => self.checkpoint_written(result, now),

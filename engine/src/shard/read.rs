@@ -102,8 +102,9 @@ impl Shard {
         }
         let first_slice = out.len();
         let (mut bytes, mut count, mut at) = (0, 0, from);
+        let mut block = None;
         while at < max && count < limits.records_max && at.since(from) < scanned(limits) {
-            let entry = match self.entry(queue, at, token) {
+            let entry = match self.entry(queue, at, token, &mut block) {
                 Ok(entry) => entry,
                 Err(Miss::Pending) if count == 0 => return ReadOutcome::Pending,
                 Err(Miss::Failed(error)) if count == 0 => return ReadOutcome::Failed(error),
@@ -147,21 +148,31 @@ impl Shard {
         }
     }
 
-    fn entry(&mut self, queue: QueueNo, at: QueueOffset, token: u64) -> Result<QueueEntry, Miss> {
+    /// The entry of a visible offset. `last` keeps the block that it came from for the next call.
+    fn entry(
+        &mut self,
+        queue: QueueNo,
+        at: QueueOffset,
+        token: u64,
+        last: &mut Option<(u32, RecordSlice)>,
+    ) -> Result<QueueEntry, Miss> {
         let at = u64::try_from(at.get()).map_err(|_| Miss::Outside)?;
         let place = self.views.queue(queue).and_then(|queue| queue.entry(at));
-        match place.ok_or(Miss::Outside)? {
-            EntryPlace::Here(entry) => Ok(entry),
-            EntryPlace::Block { block, first, n } => {
-                let bytes = self.index_block(block, token).ok_or(Miss::Pending)?;
-                if !self.views.index.check(block, queue.0, first) {
-                    self.views.index.forget(block);
-                    let cause = format!("block {block} of the queue index is damaged");
-                    return Err(Miss::Failed(ReadError::Io(cause)));
-                }
-                index_block::entry(&bytes, n).ok_or(Miss::Outside)
+        let (block, first, n) = match place.ok_or(Miss::Outside)? {
+            EntryPlace::Here(entry) => return Ok(entry),
+            EntryPlace::Block { block, first, n } => (block, first, n),
+        };
+        if last.as_ref().is_none_or(|(known, _)| *known != block) {
+            let bytes = self.index_block(block, token).ok_or(Miss::Pending)?;
+            if !self.views.index.check(block, queue.0, first) {
+                self.views.index.forget(block);
+                let cause = format!("block {block} of the queue index is damaged");
+                return Err(Miss::Failed(ReadError::Io(cause)));
             }
+            *last = Some((block, bytes));
         }
+        let bytes = last.as_ref().map(|(_, bytes)| bytes);
+        bytes.and_then(|bytes| index_block::entry(bytes, n)).ok_or(Miss::Outside)
     }
 
     /// The record of a queue that starts at a position, wherever the position comes from: only a
@@ -222,7 +233,7 @@ impl Shard {
         at: QueueOffset,
         token: u64,
     ) -> Result<EpochMillis, Miss> {
-        let entry = self.entry(queue, at, token)?;
+        let entry = self.entry(queue, at, token, &mut None)?;
         let (base, groups) = self.groups_at(entry.position, token)?;
         headers(base, &groups, self.geometry.block_len())
             .find(|(_, header, padded)| entry.position < header.position.plus(*padded))
@@ -262,12 +273,19 @@ fn headers(
 ) -> impl Iterator<Item = (usize, Header, usize)> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
-        let (header, _) = Header::read(groups.get(at..)?)?;
-        debug_assert_eq!(header.position, base.plus(at));
-        let padded = header.padded_len(block_len);
-        let here = (at, header, padded);
-        at += padded;
-        Some(here)
+        loop {
+            let rest = groups.get(at..).filter(|rest| !rest.is_empty())?;
+            let header = Header::read(rest).map(|(header, _)| header);
+            let Some(header) = header.filter(|header| header.position == base.plus(at)) else {
+                // Damage: the next group that can be read starts at some later block.
+                at += block_len;
+                continue;
+            };
+            let padded = header.padded_len(block_len);
+            let here = (at, header, padded);
+            at += padded;
+            return Some(here);
+        }
     })
 }
 

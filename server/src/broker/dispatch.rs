@@ -32,11 +32,13 @@ impl Service for Thread {
 
     fn serve(&self, conn: &Rc<Conn>, frame: &Frame<'_>, whole: &[u8]) -> Served {
         let served = self.dispatch(conn, frame, whole);
-        if let Some(unused) = conn.state.credit.take() {
-            // Waited for, but the request went another way this time.
-            drop(self.links.kept(unused));
-        }
+        // Waited for, but the request may have gone another way this time.
+        self.give_credit_back(conn);
         served
+    }
+
+    fn peer_is_slow(&self, conn: &Rc<Conn>) {
+        self.give_credit_back(conn);
     }
 
     async fn wait(&self, conn: &Rc<Conn>, wait: Wait) {
@@ -157,6 +159,13 @@ impl Thread {
         let ticket = Ticket::of_send(conn.context.conn, &head);
         let kind = (head.code, head.version);
         Some(send::serve_request(self, conn, ticket, kind, request, frame.body))
+    }
+
+    /// Gives back a hand-over credit that was waited for and has not been used.
+    pub(crate) fn give_credit_back(&self, conn: &Conn) {
+        if let Some(unused) = conn.state.credit.take() {
+            drop(self.links.kept(unused));
+        }
     }
 
     fn to_control(&self, conn: &Rc<Conn>, whole: &[u8]) -> Served {

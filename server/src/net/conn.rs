@@ -68,6 +68,9 @@ pub(crate) trait Service: 'static {
     /// All whole frames of a chunk have been served, or the connection is about to wait.
     fn chunk_served(&self);
 
+    /// The connection is about to wait for its peer: what it holds that others wait for goes back.
+    fn peer_is_slow(&self, conn: &Rc<Conn<Self::State>>);
+
     /// The connection is below its output budget again.
     fn output_drained(&self, conn: &Rc<Conn<Self::State>>);
 
@@ -265,6 +268,7 @@ async fn serve_chunk<S: Service>(
     loop {
         if !conn.has_output_room() || conn.shared.output.get() >= conn.shared.output_max {
             service.chunk_served();
+            service.peer_is_slow(conn);
             conn.output_room().await;
         }
         if conn.closing.get() {

@@ -9,6 +9,7 @@
 
 pub(crate) mod conn;
 pub(crate) mod inbox;
+pub(crate) mod listen;
 pub(crate) mod outbox;
 pub(crate) mod signal;
 

@@ -5,7 +5,6 @@ use std::{
     net::{SocketAddr, TcpListener},
     sync::{Arc, atomic::AtomicUsize},
     thread::JoinHandle,
-    time::Duration,
 };
 
 use ringmq_engine::{EpochMillis, RecoveryReport, RingShard, Store, StoreGuard, StoreOptions};
@@ -24,14 +23,11 @@ use crate::{
         BoxFuture, ConsumerOffset, FACT_PREFIX, Fact, Facts, Published, ToControl, ToThread,
     },
     link,
+    net::listen::{RETRY, RETRY_STEP, listen},
 };
 
 /// Requests of the rest of the process that may wait for one data thread.
 const REQUESTS_MAX: usize = 1024;
-
-/// How long a start goes on trying where a process that was killed may not be gone yet.
-const RETRY: Duration = Duration::from_secs(5);
-const RETRY_STEP: Duration = Duration::from_millis(50);
 
 /// Keys and values of facts.
 pub(crate) type Stored = Vec<(Box<[u8]>, Box<[u8]>)>;
@@ -80,7 +76,9 @@ impl Plane {
         let notes = describe(&store);
         let shards = store.shard_count();
         let count = usize::try_from(shards).expect("shards are few");
-        let threads = config.threads.unwrap_or(count).clamp(1, count);
+        // A store that was made on more cores opens on fewer.
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = config.threads.unwrap_or(cores).clamp(1, count);
         let store = store.into_shards();
         let (stored, segment_len, store_shards) = look_into(store.shards);
         let cluster_pair =
@@ -186,42 +184,14 @@ impl Plane {
     }
 }
 
-/// Binds the listening socket, without `SO_REUSEPORT`: with it a second broker could bind the same
-/// port and take connections away.
 fn bind(address: SocketAddr) -> Result<TcpListener, String> {
-    let start = clock::instant();
-    loop {
-        match try_bind(address) {
-            Ok(listener) => return Ok(listener),
-            // The rings of a process that was killed hold their sockets for a moment.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && start.elapsed() < RETRY => {
-                clock::pause(RETRY_STEP);
-            }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(format!(
-                    "cannot listen on {address}: the address is in use by another process; stop \
-                     that process, or choose another address with --listen"
-                ));
-            }
-            Err(error) => {
-                return Err(format!(
-                    "cannot listen on {address}: {error}; choose another address with --listen"
-                ));
-            }
-        }
-    }
-}
-
-fn try_bind(address: SocketAddr) -> io::Result<TcpListener> {
-    const BACKLOG: i32 = 4096;
-    let socket =
-        socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-    // Connections of an earlier process that linger do not count as a user of the port.
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket.into())
+    listen(address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "cannot listen on {address}: the address is in use by another process; stop that \
+             process, or choose another address with --listen"
+        ),
+        _ => format!("cannot listen on {address}: {error}; choose another address with --listen"),
+    })
 }
 
 fn open(config: &BrokerConfig) -> Result<Store, String> {
@@ -274,6 +244,14 @@ fn describe(store: &Store) -> Vec<String> {
     if store.block_len() >= 4096 {
         notes.push(format!(
             "blocks of {} bytes: a message that travels alone takes as much of the log",
+            store.block_len()
+        ));
+    }
+    if let Some(physical) = store.physical_block_len().filter(|len| *len > store.block_len()) {
+        notes.push(format!(
+            "the device writes {physical} bytes at a time, the store {}: on disks that overwrite in \
+             place a power cut can damage a neighbouring message; a new store with --block-size \
+             {physical} avoids it",
             store.block_len()
         ));
     }
