@@ -291,6 +291,30 @@ impl Shard {
         self.segments.prepared(place) >= len && self.tail.may_have_room(self.committed())
     }
 
+    /// Whether the device should get the open group now, although it is not full.
+    ///
+    /// The first write goes out at once. Behind it a group waits until it has grown with the number
+    /// of writes in flight, or until they are done: many small writes cost more than they gain, in
+    /// flushes of the device and in answers that go out one by one.
+    pub(super) fn may_close(&self) -> bool {
+        let Some(open) = &self.open else { return true };
+        self.unwritten() == 0
+            && self.writing < self.limits.writes_in_flight
+            && open.used >= self.enough_for_another_write()
+    }
+
+    fn enough_for_another_write(&self) -> usize {
+        const SECOND_WRITE: usize = 16 << 10;
+        const GROWTH: usize = 4;
+        match self.writing.checked_sub(1) {
+            None => 0,
+            Some(others) => {
+                let growth = GROWTH.saturating_pow(narrow(others));
+                SECOND_WRITE.saturating_mul(growth).min(self.limits.group_bytes / 2)
+            }
+        }
+    }
+
     /// Seals the open group and queues it for the device.
     pub(super) fn close_group(&mut self) {
         self.add_staged();

@@ -336,7 +336,7 @@ impl Shard {
 
     /// Says that no more input is waiting: what is open may go to the device now.
     pub fn input_drained(&mut self, now: EpochMillis) {
-        if self.writing < self.limits.writes_in_flight && self.unwritten() == 0 {
+        if self.may_close() {
             self.close_group();
         }
         self.checkpoint_if_due(now);
