@@ -5,7 +5,7 @@
 //! a slice of the chunk exists. So an append needs no lock and a reader no copy.
 #![expect(unsafe_code, reason = "memory written by its one owner while others read its prefix")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 /// Enough for direct I/O on every device and for whole pages.
 const ALIGN: usize = 4096;
+/// Regions of this length and more are aligned to it, and the kernel is asked for huge pages: the log's
+/// memory is used in turn, and with small pages nearly every record would miss the TLB.
+const HUGE: usize = 2 << 20;
 
 /// One allocation, cut into chunks. The ring can register it as a whole.
 pub(crate) struct Region {
@@ -29,11 +32,26 @@ unsafe impl Sync for Region {}
 impl Region {
     pub(crate) fn new(len: usize) -> Arc<Self> {
         let len = len.next_multiple_of(ALIGN).max(ALIGN);
-        let layout = Layout::from_size_align(len, ALIGN).expect("budgets are far below isize::MAX");
+        let layout = Self::layout(len);
         // SAFETY: the layout has a size above zero.
-        let start = unsafe { alloc_zeroed(layout) };
+        let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        if len >= HUGE {
+            // A refusal costs speed, nothing else.
+            // SAFETY: the range was just allocated and nobody else knows it; the advice does not
+            // change its contents.
+            let _ = unsafe {
+                rustix::mm::madvise(start.as_ptr().cast(), len, rustix::mm::Advice::LinuxHugepage)
+            };
+        }
+        // SAFETY: the allocation has `len` bytes.
+        unsafe { start.as_ptr().write_bytes(0, len) };
         Arc::new(Self { start, len })
+    }
+
+    fn layout(len: usize) -> Layout {
+        let align = if len >= HUGE { HUGE } else { ALIGN };
+        Layout::from_size_align(len, align).expect("budgets are far below isize::MAX")
     }
 
     pub(crate) fn start(&self) -> *mut u8 {
@@ -47,9 +65,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let layout = Layout::from_size_align(self.len, ALIGN).expect("checked when allocated");
         // SAFETY: allocated in `new` with this layout; chunks hold the region, so none is left.
-        unsafe { dealloc(self.start.as_ptr(), layout) }
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
     }
 }
 

@@ -1,7 +1,5 @@
 //! What the README shows is what is tested: its programs are the files themselves.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::path::Path;
 
 #[test]

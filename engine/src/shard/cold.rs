@@ -14,14 +14,14 @@ use crate::error::ReadError;
 use crate::format::group::{Group, Header};
 use crate::format::index_block::BLOCK_LEN;
 use crate::layout::Place;
-use crate::mem::{Chunk, ChunkTail, RecordSlice};
+use crate::mem::{Chunk, ChunkTail, RecordSlice, Region};
 use crate::op::{FileId, Op, ReadBuffer};
 use crate::units::{LogOffset, index, wide};
 
 /// Room for a chunk with a usual last group; longer ones get memory of their own.
 const BUFFER_LEN: usize = (1 << 20) + (512 << 10);
-/// Buffers that are kept for the next reads.
-const SPARE_MAX: usize = 8;
+/// Buffers that are allocated together, and those that are kept for the next reads.
+const BUFFERS: usize = 8;
 /// Chunks that are read ahead of a reader.
 const AHEAD: u32 = 4;
 
@@ -57,6 +57,8 @@ pub(super) struct Cold {
     order: VecDeque<ChunkKey>,
     bytes: usize,
     spare: Vec<Arc<Chunk>>,
+    /// Buffers that were never used.
+    fresh: Vec<ChunkTail>,
     /// Reads under way, and who waits for them.
     loading: HashMap<ChunkKey, Vec<u64>>,
     /// A read that failed, for the next look-up of its chunk.
@@ -84,7 +86,7 @@ impl Cold {
             if let Some(chunk) = self.chunks.remove(&oldest) {
                 self.bytes -= chunk.groups.chunk().len();
                 self.spare.push(Arc::clone(chunk.groups.chunk()));
-                self.spare.truncate(SPARE_MAX);
+                self.spare.truncate(BUFFERS);
             }
         }
     }
@@ -100,7 +102,10 @@ impl Cold {
                 return memory;
             }
         }
-        ChunkTail::alone(BUFFER_LEN)
+        if self.fresh.is_empty() {
+            self.fresh = ChunkTail::cut(&Region::new(BUFFERS * BUFFER_LEN), BUFFER_LEN);
+        }
+        self.fresh.pop().unwrap_or_else(|| ChunkTail::alone(BUFFER_LEN))
     }
 }
 
