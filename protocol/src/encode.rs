@@ -394,7 +394,7 @@ pub struct SentAnswer<'a> {
     pub trace_on: bool,
 }
 
-/// Appends the response to the send of one message, in JSON: the same bytes as [`response`] with
+/// Appends the response to the send of one message, in JSON: the same bytes as [`response()`] with
 /// these entries, written in one go, because a busy broker writes little else.
 ///
 /// # Source

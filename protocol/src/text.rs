@@ -40,7 +40,8 @@ impl<'a> Text<'a> {
         self.plain_len < self.raw.len()
     }
 
-    pub(crate) const fn raw(&self) -> &'a [u8] {
+    /// The bytes as they were received, with whatever escapes are in them.
+    pub const fn raw(&self) -> &'a [u8] {
         self.raw
     }
 

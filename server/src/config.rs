@@ -4,7 +4,7 @@
 //! server takes as it is; whatever deserves a word to the operator is in [`Config::notes`] and is
 //! printed once at start.
 //!
-//! Elsewhere: flags in [`cli`], the file and its table of keys in [`file`].
+//! Elsewhere: flags in [`cli`], the file and its table of keys in [`mod@file`].
 
 pub mod cli;
 pub mod file;

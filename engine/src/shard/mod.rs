@@ -113,7 +113,8 @@ enum Purpose {
     Checkpoint,
 }
 
-/// One shard of a store. See the [module](self) for how it works.
+/// One shard of a store: appends, completions and the end of input go in, operations and answers come
+/// out.
 pub struct Shard {
     geometry: Geometry,
     limits: ShardLimits,

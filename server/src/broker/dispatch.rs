@@ -14,7 +14,7 @@ use ringmq_protocol::{
 
 use super::{
     Conn, Executed, Failure, Op, Served, Step, Ticket, Wait, answer, lookup, offset, pull, send,
-    tell_control, view,
+    tell_control, templates::KnownSend, view,
 };
 use crate::{
     control::ToControl,
@@ -155,10 +155,10 @@ impl Thread {
             return None;
         }
         let templates = conn.state.templates.borrow();
-        let (head, request) = templates.read(frame.header)?;
+        let KnownSend { head, request, stored } = templates.read(frame.header)?;
         let ticket = Ticket::of_send(conn.context.conn, &head);
         let kind = (head.code, head.version);
-        Some(send::serve_request(self, conn, ticket, kind, request, frame.body))
+        Some(send::serve_request(self, conn, ticket, kind, (request, stored), frame.body))
     }
 
     /// Gives back a hand-over credit that was waited for and has not been used.

@@ -26,6 +26,7 @@ use super::{
     Conn, Failure, Op, QueueName, Reply, Served, Ticket, Wait, answer, keys,
     record::{BatchMessage, Message, Parcel, host},
     tell_control,
+    templates::Stored,
     topics::Topic,
 };
 use crate::{
@@ -113,9 +114,14 @@ pub(crate) fn serve(
 ) -> Served {
     let ticket = Ticket { send: true, ..ticket };
     match SendRequest::decode(command) {
-        Ok(request) => {
-            serve_request(thread, conn, ticket, (command.code, command.version), request, body)
-        }
+        Ok(request) => serve_request(
+            thread,
+            conn,
+            ticket,
+            (command.code, command.version),
+            (request, None),
+            body,
+        ),
         Err(error) => {
             answer::fail(thread, conn, &ticket, &error.into());
             Served::Done
@@ -129,11 +135,11 @@ pub(crate) fn serve_request(
     conn: &Rc<Conn>,
     ticket: Ticket,
     (code, version): (i32, i32),
-    request: SendRequest<'_>,
+    (request, stored): (SendRequest<'_>, Option<Stored<'_>>),
     body: &[u8],
 ) -> Served {
     let is_batch = code == request::SEND_BATCH_MESSAGE || request.batch;
-    match (Send { thread, conn, ticket, request, version, body, is_batch }.run()) {
+    match (Send { thread, conn, ticket, request, stored, version, body, is_batch }.run()) {
         Ok(()) => Served::Done,
         Err(Stop::Fail(failure)) => {
             answer::fail(thread, conn, &ticket, &failure);
@@ -165,6 +171,8 @@ struct Send<'a> {
     conn: &'a Rc<Conn>,
     ticket: Ticket,
     request: SendRequest<'a>,
+    /// The properties as they will be stored, where they are known already.
+    stored: Option<Stored<'a>>,
     version: i32,
     body: &'a [u8],
     is_batch: bool,
@@ -186,6 +194,13 @@ impl Send<'_> {
         let queue_id = self.queue_id(&topic)?;
         let mut scratch = self.thread.scratch.borrow_mut();
         let Scratch { properties, key, .. } = &mut *scratch;
+        if let Some(stored) = self.stored
+            && !self.is_batch
+            && names::group_of_retry_topic(&topic.config.name).is_none()
+        {
+            let message = self.message(&topic, queue_id, stored)?;
+            return self.store(&topic, queue_id, &[message], key);
+        }
         properties.clear();
         if let Some(text) = &self.request.properties {
             text.append_to(properties);
@@ -200,7 +215,7 @@ impl Send<'_> {
         if self.is_batch {
             self.store_batch(&topic, queue_id, properties, key)
         } else {
-            let message = self.message(&topic, queue_id, properties)?;
+            let message = self.message(&topic, queue_id, stored_form(properties))?;
             self.store(&topic, queue_id, &[message], key)
         }
     }
@@ -374,7 +389,7 @@ impl Send<'_> {
         &self,
         topic: &'m Topic,
         queue_id: i32,
-        text: &'m [u8],
+        Stored { parts, tag }: Stored<'m>,
     ) -> Result<Message<'m>, Stop>
     where
         Self: 'm,
@@ -382,12 +397,7 @@ impl Send<'_> {
         if self.body.is_empty() && self.ticket.is_5 {
             return Err(failed(response::SYSTEM_ERROR, "the message body is empty"));
         }
-        let (before, behind) = properties::without(text, name::WAIT);
-        let stored = PropertiesParts::default()
-            .with(before)
-            .with(behind)
-            .with_pair(&self.thread.shared.cluster_pair);
-        let tag = tags::tags_code(properties::get(text, name::TAGS));
+        let stored = parts.with_pair(&self.thread.shared.cluster_pair);
         let parts = self.parts(topic, queue_id, (self.request.flag, self.body), stored)?;
         Ok(Message { parts, tag })
     }
@@ -468,6 +478,15 @@ impl Send<'_> {
                 Ok(())
             }
         }
+    }
+}
+
+/// Properties as a message of its own keeps them.
+fn stored_form(text: &[u8]) -> Stored<'_> {
+    let (before, behind) = properties::without(text, name::WAIT);
+    Stored {
+        parts: PropertiesParts::default().with(before).with(behind),
+        tag: tags::tags_code(properties::get(text, name::TAGS)),
     }
 }
 

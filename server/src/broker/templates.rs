@@ -1,14 +1,18 @@
 //! Sends that look like earlier ones of their connection.
 //!
-//! Most headers of a producer differ from the one before in a few numbers only. Each connection keeps
-//! templates of some, so that a header is compared instead of scanned. Learning costs more than one
-//! scan, so it happens after several headers that fitted none.
+//! Most headers of a producer differ from the one before in a few numbers only, and its properties in
+//! the unique id. Each connection keeps templates of some, so that a header is compared instead of
+//! scanned. Learning costs more than one scan, so it happens after several headers that fitted none.
 
 use std::cell::Cell;
 
 use ringmq_protocol::{
     headers::SendRequest,
+    properties::{self, name},
+    record::PropertiesParts,
+    tags,
     template::{MatchedHead, SendTemplate},
+    text::Text,
 };
 
 /// Templates of one connection: a producer that sends to more topics in turn is parsed as usual.
@@ -19,24 +23,46 @@ const MISSES_PER_LESSON: u32 = 16;
 /// The templates of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct SendTemplates {
-    known: Vec<SendTemplate>,
+    known: Vec<Known>,
     /// Which one fitted last: it is tried first.
     last: Cell<usize>,
     misses: u32,
-    /// Where the next lesson goes once all places are taken.
+    /// Where the next lesson goes.
     oldest: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    template: SendTemplate,
+    properties: Option<PropertiesShape>,
+}
+
+/// A send that looks like an earlier one.
+pub(crate) struct KnownSend<'a> {
+    pub(crate) head: MatchedHead,
+    pub(crate) request: SendRequest<'a>,
+    /// Its properties as they are stored, if they look like earlier ones as well.
+    pub(crate) stored: Option<Stored<'a>>,
+}
+
+/// Properties as they are stored, but for what the broker adds. Nothing in them makes it wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored<'a> {
+    pub(crate) parts: PropertiesParts<'a>,
+    /// Hash of the tag.
+    pub(crate) tag: i64,
 }
 
 impl SendTemplates {
     /// Reads a JSON header that looks like an earlier one.
-    pub(crate) fn read<'a>(&'a self, header: &'a [u8]) -> Option<(MatchedHead, SendRequest<'a>)> {
+    pub(crate) fn read<'a>(&'a self, header: &'a [u8]) -> Option<KnownSend<'a>> {
         let last = self.last.get();
         if let Some(found) = self.known.get(last)?.read(header) {
             return Some(found);
         }
         let others = self.known.iter().enumerate().filter(|(index, _)| *index != last);
-        for (index, template) in others {
-            if let Some(found) = template.read(header) {
+        for (index, known) in others {
+            if let Some(found) = known.read(header) {
                 self.last.set(index);
                 return Some(found);
             }
@@ -52,21 +78,94 @@ impl SendTemplates {
         }
         self.misses = 0;
         let Some(template) = SendTemplate::learn(header) else { return };
+        let text = template.read(header).and_then(|(_, request)| request.properties);
+        let properties = text.and_then(PropertiesShape::learn);
+        let known = Known { template, properties };
         match self.known.get_mut(self.oldest) {
-            Some(slot) if self.oldest < KNOWN_MAX => *slot = template,
-            _ => self.known.push(template),
+            Some(slot) => *slot = known,
+            None => self.known.push(known),
         }
         self.last.set(self.oldest);
         self.oldest = (self.oldest + 1) % KNOWN_MAX;
     }
 }
 
+impl Known {
+    fn read<'a>(&'a self, header: &'a [u8]) -> Option<KnownSend<'a>> {
+        let (head, request) = self.template.read(header)?;
+        let shape = self.properties.as_ref().zip(request.properties);
+        let stored = shape.and_then(|(shape, text)| shape.read(text));
+        Some(KnownSend { head, request, stored })
+    }
+}
+
+/// What the properties of a producer have in common: all but the unique id of each message.
+#[derive(Debug)]
+struct PropertiesShape {
+    /// As received, before and behind the id.
+    raw: (Box<[u8]>, Box<[u8]>),
+    id_len: usize,
+    /// As stored, before and behind the id.
+    stored: (Box<[u8]>, Box<[u8]>),
+    tag: i64,
+}
+
+impl PropertiesShape {
+    /// Learns from the properties of a header. `None` if they have no unique id, or something that
+    /// the broker acts on.
+    fn learn(text: Text<'_>) -> Option<Self> {
+        const BEFORE_ID: &[u8] = b"UNIQ_KEY\\u0001";
+        let raw = text.raw();
+        let id_at = memchr::memmem::find(raw, BEFORE_ID)? + BEFORE_ID.len();
+        let (raw_before, rest) = raw.split_at_checked(id_at)?;
+        let id_len = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        let (id, raw_behind) = rest.split_at_checked(id_len)?;
+        let decoded = text.bytes();
+        if id.is_empty() || properties::iter(&decoded).any(|(name, _)| is_acted_on(name)) {
+            return None;
+        }
+        // The id is looked up again in what is stored: `WAIT` has gone from either side of it.
+        let (head, tail) = properties::without(&decoded, name::WAIT);
+        let stored = [head, tail].concat();
+        let mut places = memchr::memmem::find_iter(&stored, id);
+        let at = places.next()?;
+        if places.next().is_some() {
+            return None;
+        }
+        let (before, rest) = stored.split_at_checked(at)?;
+        Some(Self {
+            raw: (raw_before.into(), raw_behind.into()),
+            id_len,
+            stored: (before.into(), rest.get(id_len..)?.into()),
+            tag: tags::tags_code(properties::get(&decoded, name::TAGS)),
+        })
+    }
+
+    fn read<'a>(&'a self, text: Text<'a>) -> Option<Stored<'a>> {
+        let rest = text.raw().strip_prefix(&*self.raw.0)?;
+        let (id, rest) = rest.split_at_checked(self.id_len)?;
+        if *rest != *self.raw.1 || !id.iter().all(u8::is_ascii_alphanumeric) {
+            return None;
+        }
+        let parts = PropertiesParts::default().with(&self.stored.0).with(id).with(&self.stored.1);
+        Some(Stored { parts, tag: self.tag })
+    }
+}
+
+/// Names that make a message wait, or be refused.
+fn is_acted_on(name: &[u8]) -> bool {
+    let known = [name::DELAY, name::TRAN_MSG];
+    known.iter().any(|known| known.as_bytes() == name) || name.starts_with(b"TIMER_DEL")
+}
+
 #[cfg(test)]
 mod tests {
     use ringmq_protocol::{
         codes::request,
+        command::Command,
         encode::{self, FrameWriter},
         frame::{self, Encoding, FRAME_LEN_MAX},
+        record::MessageParts,
     };
 
     use super::*;
@@ -92,14 +191,91 @@ mod tests {
                 assert!(templates.read(&header(&topic, opaque)).is_none());
                 templates.missed(&header(&topic, opaque));
             }
-            let (head, request) = templates
-                .read(&header(&topic, 77))
-                .map(|(head, request)| (head, request.topic.into_owned()))
-                .unwrap();
-            assert_eq!((head.opaque, request), (77, topic));
+            let header = header(&topic, 77);
+            let known = templates.read(&header).unwrap();
+            assert_eq!((known.head.opaque, &*known.request.topic), (77, &*topic));
+            assert!(known.stored.is_none(), "there is no unique id");
             assert!(templates.known.len() <= KNOWN_MAX);
         }
         assert!(templates.read(&header("Topic0", 1)).is_none(), "the oldest gave way");
         assert!(templates.read(&header("Topic3", 1)).is_some());
+    }
+
+    fn record(properties: PropertiesParts<'_>) -> Vec<u8> {
+        let parts = MessageParts {
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp_ms: 0,
+            born_host: "1.2.3.4:5".parse().unwrap(),
+            store_host: "1.2.3.4:5".parse().unwrap(),
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: b"b",
+            body_crc: None,
+            topic: b"T",
+            properties: properties.with_pair(b"CLUSTER\x01C"),
+        };
+        let mut record = vec![0; parts.encoded_len()];
+        parts.write(0, 0, 0, &mut record);
+        record
+    }
+
+    /// What is stored is the same whether the properties are compared or scanned.
+    #[track_caller]
+    fn check(shape: &PropertiesShape, raw: &str, fits: bool) {
+        let text = Text::from(raw);
+        let json = format!("{{\"extFields\":{{\"i\":\"{raw}\"}}}}");
+        let command = Command::parse(Encoding::Json, json.as_bytes()).unwrap();
+        let scanned = command.ext.get("i").unwrap_or(text);
+        let stored = shape.read(scanned);
+        assert_eq!(stored.is_some(), fits, "{raw}");
+        let Some(stored) = stored else { return };
+        let decoded = scanned.bytes();
+        let (head, tail) = properties::without(&decoded, name::WAIT);
+        assert_eq!(stored.parts.len(), head.len() + tail.len(), "{raw}");
+        assert_eq!(stored.tag, tags::tags_code(properties::get(&decoded, name::TAGS)));
+        let slow = PropertiesParts::default().with(head).with(tail);
+        assert_eq!(record(stored.parts), record(slow), "{raw}");
+    }
+
+    fn shape(raw: &str) -> Option<PropertiesShape> {
+        let json = format!("{{\"extFields\":{{\"i\":\"{raw}\"}}}}");
+        let command = Command::parse(Encoding::Json, json.as_bytes()).unwrap();
+        PropertiesShape::learn(command.ext.get("i").unwrap())
+    }
+
+    #[test]
+    fn properties_that_differ_in_their_id_are_stored_as_if_scanned() {
+        const ONE: &str = "7F0000010A2A18B4AAC23D0C1F2A0000";
+        const TWO: &str = "7F0000010A2A18B4AAC23D0C1F2A0001";
+        for form in [
+            r"UNIQ_KEY\u0001ID\u0002WAIT\u0001true\u0002TAGS\u0001A",
+            r"WAIT\u0001true\u0002UNIQ_KEY\u0001ID",
+            r"KEYS\u0001k\u0002UNIQ_KEY\u0001ID\u0002WAIT\u0001false\u0002",
+            r"TAGS\u0001\u8ba2\u0002UNIQ_KEY\u0001ID\u0002",
+            r"UNIQ_KEY\u0001ID",
+        ] {
+            let shape = shape(&form.replace("ID", ONE)).unwrap();
+            check(&shape, &form.replace("ID", ONE), true);
+            check(&shape, &form.replace("ID", TWO), true);
+            check(&shape, &form.replace("ID", &TWO[1..]), false);
+            check(&shape, &form.replace("ID", r"7F0000010A2A18B4AAC23D0C1F2\u0002"), false);
+            check(&shape, &(form.replace("ID", ONE) + r"\u0002DELAY\u00013"), false);
+        }
+    }
+
+    #[test]
+    fn properties_that_the_broker_acts_on_have_no_shape() {
+        for raw in [
+            r"UNIQ_KEY\u0001A1\u0002DELAY\u00013",
+            r"TRAN_MSG\u0001true\u0002UNIQ_KEY\u0001A1",
+            r"UNIQ_KEY\u0001A1\u0002TIMER_DELAY_SEC\u00019",
+            r"UNIQ_KEY\u0001A1\u0002KEYS\u0001A1",
+            r"UNIQ_KEY\u0001\u0002KEYS\u0001A1",
+            r"KEYS\u0001A1",
+        ] {
+            assert!(shape(raw).is_none(), "{raw}");
+        }
     }
 }

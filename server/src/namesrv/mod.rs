@@ -4,7 +4,7 @@
 //! servers know nothing of each other and remember nothing but the KV configuration: routes come
 //! back with the brokers' next registrations.
 //!
-//! [`RouteTable`] and [`KvTable`] are the state, [`NameServer::handle`] answers one request from
+//! [`RouteTable`] and [`KvTable`] are the state, `NameServer::handle` answers one request from
 //! them, `listener` does the I/O. Time comes in as an argument.
 
 mod kv;
