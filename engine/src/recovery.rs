@@ -151,38 +151,29 @@ impl Scan<'_> {
             }
             match found {
                 Found::Next(padded) => self.apply(place, padded, false)?,
-                Found::Broken { readable, padded } => {
-                    if !self.is_damage(place)? {
-                        return self.cut(place);
-                    }
-                    self.report.damaged += 1;
-                    tracing::error!(
-                        shard = self.geometry.shard(),
-                        segment = place.ordinal,
-                        byte = place.byte,
-                        "a committed group is damaged"
-                    );
-                    if readable {
-                        self.apply(place, padded, true)?;
-                    } else {
-                        self.skip_from(place)?;
-                    }
+                Found::Broken { .. } | Found::Nothing if !self.is_damage(place)? => {
+                    return self.cut(place);
                 }
-                Found::Nothing => {
-                    if !self.is_damage(place)? {
-                        return self.cut(place);
-                    }
-                    self.report.damaged += 1;
-                    tracing::error!(
-                        shard = self.geometry.shard(),
-                        segment = place.ordinal,
-                        byte = place.byte,
-                        "committed groups are unreadable"
-                    );
+                Found::Broken { readable: true, padded } => {
+                    self.note_damage(place);
+                    self.apply(place, padded, true)?;
+                }
+                Found::Broken { .. } | Found::Nothing => {
+                    self.note_damage(place);
                     self.skip_from(place)?;
                 }
             }
         }
+    }
+
+    fn note_damage(&mut self, place: Place) {
+        self.report.damaged += 1;
+        tracing::error!(
+            shard = self.geometry.shard(),
+            segment = place.ordinal,
+            byte = place.byte,
+            "a committed group is damaged"
+        );
     }
 
     fn expected(&self) -> Sequence {

@@ -135,7 +135,11 @@ impl Client {
                 }
             }
             let mut chunk = [0; 64 << 10];
-            let count = self.stream.read(&mut chunk)?;
+            let count = match self.stream.read(&mut chunk) {
+                // A signal to the process says nothing about the broker.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => result?,
+            };
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

@@ -16,7 +16,7 @@ use tokio_uring::{buf::BoundedBuf, net::TcpStream};
 /// Most pieces of one gathered write; the kernel takes 1,024.
 const PIECES_MAX: usize = 512;
 /// Shared bytes up to this length are copied: a piece of their own costs more.
-const COPY_LEN: usize = 4 << 10;
+const COPY_LEN: usize = 512;
 /// A buffer is kept for the next answers up to this capacity in bytes.
 const KEEP_LEN: usize = 64 << 10;
 

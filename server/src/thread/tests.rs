@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     sync::{
@@ -278,7 +278,11 @@ impl Client {
                 return got;
             }
             let mut chunk = vec![0; 256 << 10];
-            let len = self.stream.read(&mut chunk).expect("an answer in time");
+            let len = match self.stream.read(&mut chunk) {
+                // A signal to the process says nothing about the broker.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => result.expect("an answer in time"),
+            };
             assert_ne!(len, 0, "the broker closed the connection");
             self.buffer.extend_from_slice(&chunk[..len]);
         }
