@@ -1,4 +1,4 @@
-//! The `ringmq` executable of this build.
+//! The executables of this build.
 //!
 //! Cargo names executables to tests of their own package only, so this asks Cargo to build it, in
 //! the target folder and profile of the running test; that takes a moment if it is up to date.
@@ -17,24 +17,36 @@ use std::{
 /// If it can't be built.
 pub fn ringmq() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let profile = profile_folder();
-        let profile_name = match profile.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(name) => name,
-        };
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            // The whole workspace, so that features are those of the tests' own build.
-            .args(["build", "--quiet", "--workspace", "--bin", "ringmq", "--profile", profile_name])
-            .arg("--target-dir")
-            .arg(target_folder())
-            .status()
-            .expect("cargo runs, since it runs this test");
-        assert!(status.success(), "ringmq could not be built: {status}");
-        profile.join("ringmq")
-    })
+    BUILT.get_or_init(|| build("ringmq"))
+}
+
+/// The path of an up-to-date `ringmq-admin`.
+///
+/// # Panics
+///
+/// If it can't be built.
+pub fn ringmq_admin() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("ringmq-admin"))
+}
+
+fn build(name: &str) -> PathBuf {
+    let profile = profile_folder();
+    let profile_name = match profile.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(name) => name,
+    };
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        // The whole workspace, so that features are those of the tests' own build.
+        .args(["build", "--quiet", "--workspace", "--bin", name, "--profile", profile_name])
+        .arg("--target-dir")
+        .arg(target_folder())
+        .status()
+        .expect("cargo runs, since it runs this test");
+    assert!(status.success(), "{name} could not be built: {status}");
+    profile.join(name)
 }
 
 /// The target folder that the running test was built in.

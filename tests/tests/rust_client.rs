@@ -1,7 +1,6 @@
-//! The client against a running cluster: RingMQ or Apache RocketMQ, whichever answers at the name
-//! server that `RINGMQ_TEST_NAMESRV` names. It has to create topics by itself.
-//!
-//! `RINGMQ_TEST_NAMESRV=127.0.0.1:9876 cargo test -p ringmq-client --test live -- --ignored`
+//! The Rust client against the running server: or, with `RINGMQ_TEST_NAMESRV=host:port`, against whatever
+//! cluster that names, such as Apache RocketMQ's. It has to create topics by itself.
+
 #![expect(clippy::unwrap_used, reason = "what fails in a helper fails the test")]
 
 use std::{
@@ -16,11 +15,28 @@ use ringmq_client::{
 };
 
 /// How long a test waits for what must happen.
+use ringmq_tests::{
+    folder::Folder,
+    server::{Ringmq, Settings},
+};
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
-async fn client() -> Client {
-    let addr = std::env::var("RINGMQ_TEST_NAMESRV").expect("RINGMQ_TEST_NAMESRV names a cluster");
-    Client::builder(&addr).call_timeout(Duration::from_secs(10)).connect().await.unwrap()
+/// What keeps a server of the test's own alive.
+type Own = Option<(Ringmq, Folder)>;
+
+async fn cluster() -> (Own, Client) {
+    let (own, addr) = match std::env::var("RINGMQ_TEST_NAMESRV") {
+        Ok(addr) => (None, addr),
+        Err(_) => {
+            let folder = Folder::new("rust-client");
+            let server = Ringmq::start(&Settings::new(&folder.path().join("data")));
+            let addr = server.namesrv().to_string();
+            (Some((server, folder)), addr)
+        }
+    };
+    let builder = Client::builder(&addr).call_timeout(Duration::from_secs(10));
+    (own, builder.connect().await.unwrap())
 }
 
 /// A name that no earlier run has used.
@@ -91,9 +107,8 @@ fn end_of(receipt: &SendReceipt) -> QueueOffset {
 }
 
 #[tokio::test]
-#[ignore = "needs a running cluster"]
 async fn what_is_sent_is_received_once_and_in_order() {
-    let client = client().await;
+    let (_own, client) = cluster().await;
     let topic = topic(&client, "round", 4).await;
     let producer = client.producer("live-producer").send_timeout(PATIENCE).start().unwrap();
     let mut sent = BTreeSet::new();
@@ -128,9 +143,8 @@ async fn what_is_sent_is_received_once_and_in_order() {
 }
 
 #[tokio::test]
-#[ignore = "needs a running cluster"]
 async fn a_topic_is_created_by_its_first_message() {
-    let client = client().await;
+    let (_own, client) = cluster().await;
     let topic = fresh("auto");
     let producer = client.producer("live-producer").send_timeout(PATIENCE).start().unwrap();
     let receipt = producer.send(Message::new(&*topic, "x")).await.unwrap();
@@ -141,9 +155,8 @@ async fn a_topic_is_created_by_its_first_message() {
 }
 
 #[tokio::test]
-#[ignore = "needs a running cluster"]
 async fn a_held_pull_is_woken_by_a_message_of_its_tag() {
-    let client = client().await;
+    let (_own, client) = cluster().await;
     let topic = topic(&client, "hold", 1).await;
     let producer = client.producer("live-producer").send_timeout(PATIENCE).start().unwrap();
     let builder = client.pull_consumer("live-hold").topic(&topic).tags("Yes");
@@ -158,9 +171,8 @@ async fn a_held_pull_is_woken_by_a_message_of_its_tag() {
 }
 
 #[tokio::test]
-#[ignore = "needs a running cluster"]
 async fn an_empty_queue_answers_when_its_hold_is_over() {
-    let client = client().await;
+    let (_own, client) = cluster().await;
     let topic = topic(&client, "empty", 1).await;
     let consumer = client.pull_consumer("live-empty").start().await.unwrap();
     let [queue] = consumer.queues(&topic).await.unwrap().try_into().unwrap();
@@ -171,9 +183,8 @@ async fn an_empty_queue_answers_when_its_hold_is_over() {
 }
 
 #[tokio::test]
-#[ignore = "needs a running cluster"]
 async fn offsets_are_what_brokers_say() {
-    let client = client().await;
+    let (_own, client) = cluster().await;
     let topic = topic(&client, "offsets", 1).await;
     let producer = client.producer("live-producer").send_timeout(PATIENCE).start().unwrap();
     let mut receipts = Vec::new();
@@ -200,9 +211,8 @@ async fn offsets_are_what_brokers_say() {
 }
 
 #[tokio::test]
-#[ignore = "needs a running cluster"]
 async fn a_message_is_found_by_its_offset_id() {
-    let client = client().await;
+    let (_own, client) = cluster().await;
     let topic = topic(&client, "view", 1).await;
     let producer = client.producer("live-producer").send_timeout(PATIENCE).start().unwrap();
     let receipt =
@@ -218,9 +228,8 @@ async fn a_message_is_found_by_its_offset_id() {
 }
 
 #[tokio::test]
-#[ignore = "needs a running cluster"]
 async fn limits_are_the_brokers_too() {
-    let client = client().await;
+    let (_own, client) = cluster().await;
     let topic = topic(&client, "limits", 1).await;
     let producer = client.producer("live-producer").body_len_max(8 << 20).send_timeout(PATIENCE);
     let producer = producer.start().unwrap();
@@ -234,9 +243,8 @@ async fn limits_are_the_brokers_too() {
 }
 
 #[tokio::test]
-#[ignore = "needs a running cluster"]
 async fn many_sends_share_one_connection() {
-    let client = client().await;
+    let (_own, client) = cluster().await;
     let topic = topic(&client, "many", 4).await;
     let producer = client.producer("live-producer").send_timeout(PATIENCE).start().unwrap();
     let producer = std::sync::Arc::new(producer);
