@@ -25,6 +25,8 @@ pub(crate) trait LogSource {
     fn ordinals(&self) -> Vec<u64>;
     /// Fills `dst` from byte `at` of a segment; fewer bytes only at the segment's end.
     fn read(&mut self, ordinal: u64, at: u64, dst: &mut [u8]) -> io::Result<usize>;
+    /// As `read`, from the queue index.
+    fn read_index(&mut self, at: u64, dst: &mut [u8]) -> io::Result<usize>;
 }
 
 /// What recovery found, for people.
@@ -48,6 +50,8 @@ pub struct RecoveryReport {
 #[derive(Debug)]
 pub(crate) enum RecoveryError {
     Io(io::Error),
+    /// The log does not begin with the segment of this ordinal.
+    NoStart(u64),
     /// Groups that were committed are gone, and nothing behind them is left to go on from.
     Lost {
         from: Sequence,
@@ -59,6 +63,10 @@ impl fmt::Display for RecoveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(cause) => write!(f, "the log cannot be read: {cause}"),
+            Self::NoStart(first) => write!(
+                f,
+                "segment {first} is missing, where the log begins; its messages would be lost"
+            ),
             Self::Lost { from, committed } => write!(
                 f,
                 "the log ends before group {from}, but groups up to {committed} were committed"
@@ -80,6 +88,17 @@ pub(crate) fn recover(
     saved: Option<&[u8]>,
 ) -> Result<(Views, RecoveryReport), RecoveryError> {
     let ordinals = source.ordinals();
+    // No segment is ever given up, so the log begins with the first one.
+    if ordinals.first().is_some_and(|&first| first > 0) {
+        return Err(RecoveryError::NoStart(0));
+    }
+    for pair in ordinals.windows(2) {
+        if let [before, behind] = pair
+            && before + 1 < *behind
+        {
+            tracing::error!(shard = geometry.shard(), before, behind, "segments are missing");
+        }
+    }
     let mut scan = Scan {
         geometry: *geometry,
         window: Window::new(geometry, source),
@@ -87,19 +106,25 @@ pub(crate) fn recover(
         views: Views::empty(),
         report: RecoveryReport::default(),
         proven: Sequence::default(),
-        any_first: ordinals.first().is_some_and(|&first| first > 0),
     };
-    if let Some(views) = saved.and_then(|bytes| checkpoint::decode(bytes, geometry)) {
+    let decoded = saved.and_then(|bytes| checkpoint::decode(bytes, geometry));
+    if saved.is_some() && decoded.is_none() {
+        tracing::warn!(shard = geometry.shard(), "the checkpoint is damaged and not used");
+    }
+    if let Some(views) = decoded {
         scan.proven = views.covered.sequence;
-        if scan.has_group(&views.covered)? {
+        let mut read = |at, dst: &mut [u8]| scan.window.source.read_index(at, dst);
+        let index_is_sound = views.index_is_sound(&mut read);
+        if !index_is_sound {
+            tracing::error!(
+                shard = geometry.shard(),
+                "the queue index is damaged; it is rebuilt from the log"
+            );
+        }
+        if index_is_sound && scan.has_group(&views.covered)? {
             scan.views = views;
             scan.report.from_checkpoint = true;
-            scan.any_first = false;
         }
-    }
-    if !scan.report.from_checkpoint {
-        let first = ordinals.first().copied().unwrap_or(0);
-        scan.views.covered.next = Place { ordinal: first, byte: 0 };
     }
     scan.run()?;
     scan.report.unreadable = scan.views.unreadable;
@@ -114,8 +139,6 @@ struct Scan<'a> {
     report: RecoveryReport,
     /// Everything up to here is known to have been committed.
     proven: Sequence,
-    /// The first group may have any sequence, since segments before it were recycled.
-    any_first: bool,
 }
 
 /// What stands at a place.
@@ -185,10 +208,9 @@ impl Scan<'_> {
         let block_len = self.geometry.block_len();
         let Some((header, _)) = self.header_at(place)? else { return Ok(Found::Nothing) };
         let covered = self.views.covered;
-        let follows = (header.sequence == covered.sequence.next()
+        let follows = header.sequence == covered.sequence.next()
             && header.previous == covered.header_crc
-            && header.epoch >= covered.epoch)
-            || (self.any_first && covered.sequence == Sequence::default());
+            && header.epoch >= covered.epoch;
         if !follows {
             return Ok(Found::Nothing);
         }

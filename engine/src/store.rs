@@ -95,7 +95,10 @@ impl Store {
         let direct = takes_direct_writes(dir)?;
         let manifest = match read_manifest(dir)? {
             Some(manifest) => manifest,
-            None => create(dir, options, store_id, now)?,
+            None => {
+                refuse_orphans(dir)?;
+                create(dir, options, store_id, now)?
+            }
         };
         check(&manifest, options)?;
         let mut store = Self {
@@ -126,11 +129,12 @@ impl Store {
         let (views, report) = recovery::recover(&geometry, &mut files, saved.as_deref()).map_err(
             |error| match error {
                 RecoveryError::Io(cause) => failed(cause),
-                RecoveryError::Lost { .. } => OpenError::Damaged(dir.to_owned(), error.to_string()),
+                RecoveryError::Lost { .. } | RecoveryError::NoStart(_) => {
+                    OpenError::Damaged(dir.to_owned(), error.to_string())
+                }
             },
         )?;
-        let epoch = files.last_epoch(self.manifest.store).map_err(failed)?.max(views.covered.epoch);
-        let epoch = epoch + 1;
+        let epoch = next_epoch(&files, &self.manifest, views.covered.epoch).map_err(failed)?;
         // Durable before the first append, so that groups of this life never pass for older ones.
         files.store_epoch(self.manifest.store, epoch).map_err(failed)?;
         let segments = files.prepared();
@@ -185,6 +189,30 @@ impl Store {
     pub fn into_shards(self) -> OpenStore {
         OpenStore { shards: self.shards, guard: StoreGuard { _lock: self._lock } }
     }
+}
+
+/// The epoch of the life that begins.
+fn next_epoch(files: &ShardFiles, manifest: &Manifest, logged: u64) -> io::Result<u64> {
+    /// More lives than can have ended without a committed group.
+    const UNKNOWN_LIVES: u64 = 1 << 20;
+    match files.last_epoch(manifest.store)? {
+        Some(last) => Ok(last.max(logged) + 1),
+        None if files.segments.is_empty() => Ok(1),
+        None => {
+            tracing::error!(folder = %files.dir.display(), "the epoch file is missing or damaged");
+            Ok(logged + UNKNOWN_LIVES)
+        }
+    }
+}
+
+/// A folder with shards but without a manifest is a store that has lost it.
+fn refuse_orphans(dir: &Path) -> Result<(), OpenError> {
+    if !dir.join("shard-0").exists() {
+        return Ok(());
+    }
+    let what = "is missing, but the folder has a store's shards; restore it from a copy, or choose \
+                another folder";
+    Err(OpenError::Manifest(dir.join(MANIFEST_NAME), what.to_owned()))
 }
 
 fn probe_ring() -> Result<(), OpenError> {

@@ -260,3 +260,78 @@ fn options_that_contradict_the_store_are_refused() {
     );
     assert_eq!(Store::open(dir.path(), &small(), 1, NOW).unwrap().shard_count(), 2);
 }
+
+/// Fills a store so that it has index blocks and a checkpoint, and closes it.
+fn filled(dir: &Path) {
+    let mut shard = open(dir);
+    let queue = open_queue(&mut shard, b"q");
+    for n in 0..1000 {
+        append(&mut shard, queue, &body(n), NOW);
+    }
+    shard.close(|| NOW).unwrap();
+}
+
+#[test]
+fn a_queue_index_that_is_short_or_damaged_is_rebuilt_from_the_log() {
+    for damage in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path());
+        let index = dir.path().join("shard-0/queues.idx");
+        let mut bytes = std::fs::read(&index).unwrap();
+        assert!(bytes.len() >= 5 * 4096, "1,000 records fill five blocks");
+        match damage {
+            0 => bytes.truncate(5000),
+            1 => bytes[4096 + 100] ^= 1,
+            _ => bytes.clear(),
+        }
+        std::fs::write(&index, &bytes).unwrap();
+        let store = Store::open(dir.path(), &small(), 0, NOW).unwrap();
+        assert!(!store.reports()[0].from_checkpoint);
+        let mut shard = store.into_shards().shards.remove(0);
+        let queue = open_queue(&mut shard, b"q");
+        check_all(&mut shard, queue, 1000);
+    }
+}
+
+#[test]
+fn a_store_without_its_manifest_or_its_first_segment_is_refused_untouched() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path());
+    let manifest = dir.path().join("manifest");
+    let kept = std::fs::read(&manifest).unwrap();
+    std::fs::remove_file(&manifest).unwrap();
+    let refused = Store::open(dir.path(), &small(), 9, NOW).err().unwrap();
+    assert!(matches!(refused, OpenError::Manifest(..)), "{refused}");
+    assert!(!manifest.exists());
+    std::fs::write(&manifest, kept).unwrap();
+    let first = dir.path().join("shard-0/0000000000000000.log");
+    let segment = std::fs::read(&first).unwrap();
+    for keep_checkpoint in [true, false] {
+        std::fs::remove_file(&first).unwrap();
+        if !keep_checkpoint {
+            std::fs::remove_file(dir.path().join("shard-0/checkpoint")).unwrap();
+        }
+        let refused = Store::open(dir.path(), &small(), 9, NOW).err().unwrap();
+        assert!(matches!(refused, OpenError::Damaged(..)), "{refused}");
+        std::fs::write(&first, &segment).unwrap();
+    }
+    let mut shard = open(dir.path());
+    let queue = open_queue(&mut shard, b"q");
+    check_all(&mut shard, queue, 1000);
+}
+
+#[test]
+fn a_lost_epoch_costs_nothing() {
+    for damage in [None, Some(&b"not an epoch"[..])] {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path());
+        let epoch = dir.path().join("shard-0/epoch");
+        match damage {
+            None => std::fs::remove_file(&epoch).unwrap(),
+            Some(bytes) => std::fs::write(&epoch, bytes).unwrap(),
+        }
+        let mut shard = open(dir.path());
+        let queue = open_queue(&mut shard, b"q");
+        check_all(&mut shard, queue, 1000);
+    }
+}

@@ -240,6 +240,15 @@ impl Config {
         };
         let mut notes = properties.notes();
         if let Some(broker) = &broker
+            && broker.namesrv_addrs.is_empty()
+            && !cli.runs_namesrv()
+        {
+            notes.push(
+                "no name server is given (-n HOST:PORT): clients cannot find this broker"
+                    .to_owned(),
+            );
+        }
+        if let Some(broker) = &broker
             && broker.listen.ip().is_unspecified()
         {
             notes.push(format!(
@@ -265,7 +274,7 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
         id: 0,
         listen,
         advertise,
-        namesrv_addrs: namesrv_addrs(cli, file),
+        namesrv_addrs: namesrv_addrs(cli, file)?,
         data,
         shards: flags.shards.or(file.optional("shards")?),
         threads: flags.threads.or(file.optional("threads")?),
@@ -489,10 +498,21 @@ fn local_v4(fib_trie: &str) -> Option<Ipv4Addr> {
     })
 }
 
-fn namesrv_addrs(cli: &Cli, file: &mut Properties) -> Vec<String> {
+fn namesrv_addrs(cli: &Cli, file: &mut Properties) -> Result<Vec<String>, ConfigError> {
     let from_file = file.text("namesrvAddr");
     let text = cli.namesrv().map(str::to_owned).or(from_file).unwrap_or_default();
-    text.split(';').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    let parts = text.split(';').map(str::trim).filter(|part| !part.is_empty());
+    let checked = parts.map(|part| {
+        let port =
+            part.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(' '));
+        match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
+            Some(_) => Ok(part.to_owned()),
+            None => Err(invalid(format!(
+                "name server `{part}`: not an address; give HOST:PORT, several separated by `;`"
+            ))),
+        }
+    });
+    checked.collect()
 }
 
 fn host_name() -> String {

@@ -163,14 +163,13 @@ impl ShardFiles {
         self.segments.iter().map(|(&ordinal, file)| (ordinal, prepared(file))).collect()
     }
 
-    pub(crate) fn last_epoch(&self, store: u128) -> io::Result<u64> {
-        let bytes = match std::fs::read(self.dir.join(EPOCH_NAME)) {
-            Ok(bytes) => bytes,
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(0),
-            Err(cause) => return Err(cause),
-        };
-        parse_epoch(&bytes, store)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the epoch file is damaged"))
+    /// The epoch of the newest life; `None` when its file is missing or damaged.
+    pub(crate) fn last_epoch(&self, store: u128) -> io::Result<Option<u64>> {
+        match std::fs::read(self.dir.join(EPOCH_NAME)) {
+            Ok(bytes) => Ok(parse_epoch(&bytes, store)),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(cause),
+        }
     }
 
     pub(crate) fn store_epoch(&self, store: u128, epoch: u64) -> io::Result<()> {
@@ -197,16 +196,24 @@ impl LogSource for ShardFiles {
     }
 
     fn read(&mut self, ordinal: u64, at: u64, dst: &mut [u8]) -> io::Result<usize> {
-        let Some(file) = self.segments.get(&ordinal) else { return Ok(0) };
-        let mut done = 0;
-        while let Some(rest) = dst.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pread(file, rest, at + crate::units::wide(done)) {
-                Ok(0) => break,
-                Ok(len) => done += len,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(cause) => return Err(cause.into()),
-            }
-        }
-        Ok(done)
+        self.segments.get(&ordinal).map_or(Ok(0), |file| read_whole(file, at, dst))
     }
+
+    fn read_index(&mut self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+        read_whole(&self.index, at, dst)
+    }
+}
+
+/// Fills `dst`; fewer bytes only at the end of the file.
+fn read_whole(file: &OwnedFd, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = dst.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(file, rest, at + crate::units::wide(done)) {
+            Ok(0) => break,
+            Ok(len) => done += len,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(cause) => return Err(cause.into()),
+        }
+    }
+    Ok(done)
 }

@@ -100,6 +100,10 @@ impl LogSource for SimDisk {
         let bytes = self.segments.get(&ordinal).map(Vec::as_slice).unwrap_or_default();
         Ok(copy(bytes.get(index(at)..).unwrap_or_default(), dst))
     }
+
+    fn read_index(&mut self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+        Ok(copy(self.index.get(index(at)..).unwrap_or_default(), dst))
+    }
 }
 
 fn copy(src: &[u8], dst: &mut [u8]) -> usize {

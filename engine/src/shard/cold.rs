@@ -64,9 +64,16 @@ pub(super) struct Cold {
     /// A read that failed, for the next look-up of its chunk.
     failed: Option<(ChunkKey, ReadError)>,
     index_loading: Vec<(u32, Vec<u64>)>,
+    /// A stretch of the queue index that could not be read, for its next look-up.
+    index_failed: Option<(u32, String)>,
 }
 
 impl Cold {
+    /// Whether the device is being read.
+    pub(super) fn is_loading(&self) -> bool {
+        !self.loading.is_empty()
+    }
+
     fn insert(&mut self, key: ChunkKey, chunk: ColdChunk, budget: usize) {
         self.bytes += chunk.groups.chunk().len();
         match self.chunks.insert(key, chunk) {
@@ -179,6 +186,10 @@ impl Shard {
             return Err(Miss::Pending);
         }
         let (from, to) = self.chunk_range(key).ok_or(Miss::Outside)?;
+        if !self.segments.exists(key.ordinal) {
+            let place = Place { ordinal: key.ordinal, byte: from };
+            return Err(Miss::Failed(ReadError::Damaged(self.position(place))));
+        }
         let len = index(to - from);
         self.cold.loading.insert(key, token.into_iter().collect());
         self.stats.cold_reads += 1;
@@ -276,28 +287,32 @@ impl Shard {
         (block_len..bytes.len()).step_by(block_len).find(is_group).unwrap_or(bytes.len())
     }
 
-    /// The block of the queue index with this number, or `None` while it is read.
-    pub(super) fn index_block(&mut self, block: u32, token: u64) -> Option<RecordSlice> {
+    /// The block of the queue index with this number.
+    pub(super) fn index_block(&mut self, block: u32, token: u64) -> Result<RecordSlice, Miss> {
         if let Some(slice) = self.views.index.block(block) {
-            return Some(slice.clone());
+            return Ok(slice.clone());
         }
         let (first, len) = self.views.index.stretch(block);
+        if let Some((_, cause)) = self.cold.index_failed.take_if(|(failed, _)| *failed == first) {
+            return Err(Miss::Failed(ReadError::Io(cause)));
+        }
         let loading = self.cold.index_loading.iter_mut().find(|(start, _)| *start == first);
         if let Some((_, tokens)) = loading {
             tokens.push(token);
-            return None;
+            return Err(Miss::Pending);
         }
         self.cold.index_loading.push((first, vec![token]));
-        let id = self.op(Purpose::IndexRead { first });
+        let id = self.op(Purpose::IndexRead { first, block });
         let buffer = ReadBuffer(ChunkTail::alone(len));
         let at = u64::from(first) * wide(BLOCK_LEN);
         self.ops.push_back(Op::Read { id, file: FileId::Index, at, len, buffer });
-        None
+        Err(Miss::Pending)
     }
 
     pub(super) fn index_read(
         &mut self,
         first: u32,
+        block: u32,
         result: io::Result<usize>,
         buffer: Option<ReadBuffer>,
     ) {
@@ -305,15 +320,20 @@ impl Shard {
             return;
         };
         let (_, tokens) = self.cold.index_loading.swap_remove(at);
-        match (result, buffer) {
-            (Ok(len), Some(ReadBuffer(mut memory))) => {
+        let wanted = (index(u64::from(block - first)) + 1) * BLOCK_LEN;
+        let failed = match (result, buffer) {
+            (Ok(len), Some(ReadBuffer(mut memory))) if len >= wanted => {
+                // The newest blocks may not be in the file yet.
                 let whole = len / BLOCK_LEN * BLOCK_LEN;
                 self.views.index.loaded(first, &memory.freeze(whole));
+                None
             }
-            (Err(cause), _) => {
-                tracing::warn!(shard = self.geometry.shard(), %cause, "reading the index failed");
-            }
-            (Ok(_), None) => {}
+            (Ok(len), _) => Some(format!("the queue index ends {len} bytes behind block {first}")),
+            (Err(cause), _) => Some(format!("reading the queue index failed: {cause}")),
+        };
+        if let Some(cause) = failed {
+            tracing::error!(shard = self.geometry.shard(), cause, "the queue index is damaged");
+            self.cold.index_failed = Some((first, cause));
         }
         self.ready.extend(tokens);
     }

@@ -108,7 +108,7 @@ enum Purpose {
     Create { ordinal: u64 },
     Zero { ordinal: u64, end: u64 },
     Cold { key: ChunkKey, from: u64 },
-    IndexRead { first: u32 },
+    IndexRead { first: u32, block: u32 },
     IndexWrite { first: u32 },
     Checkpoint,
 }
@@ -327,7 +327,9 @@ impl Shard {
             Purpose::Create { ordinal } => self.segment_created(ordinal, result, now),
             Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result, now),
             Purpose::Cold { key, from } => self.cold_read(key, from, result, buffer),
-            Purpose::IndexRead { first } => self.index_read(first, result, buffer),
+            Purpose::IndexRead { first, block } => {
+                self.index_read(first, block, result, buffer);
+            }
             Purpose::IndexWrite { first } => self.index_written(first, result, now),
             Purpose::Checkpoint => self.checkpoint_written(result, now),
         }

@@ -13,7 +13,7 @@ use crate::units::{EpochMillis, index, wide};
 
 /// How much one write zeroes.
 const ZERO_LEN: usize = 2 << 20;
-/// Zeroing pauses while groups wait for the device, unless less than this is prepared.
+/// Zeroing pauses while groups or readers wait for the device, unless less than this is prepared.
 const AHEAD_MIN: u64 = 64 << 20;
 /// After the device was full, a segment is tried again this much later.
 const RETRY_MS: u64 = 500;
@@ -37,6 +37,8 @@ pub(super) struct Segments {
     step: Step,
     now: EpochMillis,
     zeros: Option<RecordSlice>,
+    /// It has been said that there is no room, and there has been none since.
+    told: bool,
 }
 
 impl Segments {
@@ -47,7 +49,12 @@ impl Segments {
             step: Step::Idle,
             now: EpochMillis::default(),
             zeros: None,
+            told: false,
         }
+    }
+
+    pub(super) fn exists(&self, ordinal: u64) -> bool {
+        self.prepared.contains_key(&ordinal)
     }
 
     /// Bytes that may be written from `place` on.
@@ -105,7 +112,8 @@ impl Shard {
         }
         let ahead = (ordinal - self.head.ordinal) * self.segments.len + prepared;
         let ahead = ahead.saturating_sub(self.head.byte);
-        if ahead >= AHEAD_MIN && self.unwritten() > 0 {
+        let others_wait = self.unwritten() > 0 || self.cold.is_loading();
+        if ahead >= AHEAD_MIN && others_wait {
             return;
         }
         self.zero(ordinal, prepared);
@@ -129,6 +137,7 @@ impl Shard {
         match result {
             Ok(_) => {
                 self.segments.step = Step::Idle;
+                self.segments.told = false;
                 self.segments.prepared.insert(ordinal, 0);
             }
             Err(cause) => self.not_prepared(ordinal, &cause),
@@ -154,7 +163,14 @@ impl Shard {
 
     /// A full device is a state to wait out; nothing that was acknowledged is touched by it.
     fn not_prepared(&mut self, ordinal: u64, cause: &io::Error) {
-        tracing::warn!(shard = self.geometry.shard(), ordinal, %cause, "no room for a segment");
+        if !std::mem::replace(&mut self.segments.told, true) {
+            let segment_len = self.geometry.segment_len();
+            tracing::warn!(
+                shard = self.geometry.shard(), ordinal, segment_len, %cause,
+                "no room for another segment and the reserve; appends that do not fit the current \
+                 one are refused until there is"
+            );
+        }
         self.segments.full();
         // Whoever waits for room is told that there is none.
         self.room = true;

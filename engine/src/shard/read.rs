@@ -163,10 +163,12 @@ impl Shard {
             EntryPlace::Block { block, first, n } => (block, first, n),
         };
         if last.as_ref().is_none_or(|(known, _)| *known != block) {
-            let bytes = self.index_block(block, token).ok_or(Miss::Pending)?;
+            let bytes = self.index_block(block, token)?;
             if !self.views.index.check(block, queue.0, first) {
                 self.views.index.forget(block);
-                let cause = format!("block {block} of the queue index is damaged");
+                let cause =
+                    format!("block {block} of the queue index is damaged; a restart rebuilds it");
+                tracing::error!(shard = self.geometry.shard(), block, "the queue index is damaged");
                 return Err(Miss::Failed(ReadError::Io(cause)));
             }
             *last = Some((block, bytes));

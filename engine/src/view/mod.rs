@@ -185,6 +185,34 @@ impl Views {
         }
     }
 
+    /// True when every block that a queue names is sound in the index file, which `read` reads.
+    pub(crate) fn index_is_sound(
+        &self,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> std::io::Result<usize>,
+    ) -> bool {
+        let mut owners: Vec<(u32, u32, u64)> = Vec::new();
+        for (number, queue) in (0..).zip(&self.queues) {
+            let (from, blocks) = queue.blocks();
+            let firsts = (from..).step_by(crate::format::index_block::BLOCK_ENTRIES);
+            owners.extend(blocks.iter().zip(firsts).map(|(&block, first)| (block, number, first)));
+        }
+        owners.sort_unstable();
+        let mut piece = crate::mem::ChunkTail::alone(index::PIECE_LEN);
+        let (mut piece_from, mut piece_len) = (0, 0);
+        owners.iter().all(|&(block, queue, first)| {
+            const BLOCK_LEN: usize = crate::format::index_block::BLOCK_LEN;
+            let at = u64::from(block) * crate::units::wide(BLOCK_LEN);
+            if at < piece_from || at + crate::units::wide(BLOCK_LEN) > piece_from + piece_len {
+                piece_from = at;
+                piece_len = read(at, piece.buffer()).map_or(0, crate::units::wide);
+            }
+            let start = to_index(at - piece_from);
+            let bytes = piece.buffer().get(start..start + BLOCK_LEN).unwrap_or_default();
+            at + crate::units::wide(BLOCK_LEN) <= piece_from + piece_len
+                && crate::format::index_block::is_sound(bytes, queue, first)
+        })
+    }
+
     /// The position right behind everything that is visible.
     pub(crate) fn end(&self, geometry: &crate::Geometry) -> Option<LogOffset> {
         geometry.position(self.covered.next)

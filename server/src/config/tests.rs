@@ -79,7 +79,7 @@ defaultTopicQueueNums=4
 autoCreateTopicEnable=false
 maxMessageSize=65536
 ";
-    let config = load(&["broker"], file).unwrap();
+    let config = load(&["broker", "-n", "127.0.0.1:9876"], file).unwrap();
     assert_eq!(config.notes, [""; 0]);
     let broker = config.broker.unwrap();
     assert_eq!((broker.cluster.as_str(), broker.name.as_str()), ("c", "broker-a"));
@@ -88,15 +88,25 @@ maxMessageSize=65536
 }
 
 #[test]
+fn a_broker_that_nobody_could_find_is_named_and_a_bad_name_server_refused() {
+    let config = load(&["broker"], "").unwrap();
+    assert!(config.notes[0].contains("no name server"), "{:?}", config.notes);
+    for bad in ["foo", "foo bar:1", ":9876", "host:port", "a:1;b"] {
+        check_refused(&["broker", "-n", bad], "", "name server");
+        check_refused(&["broker"], &format!("namesrvAddr={bad}"), "name server");
+    }
+}
+
+#[test]
 fn unknown_keys_get_one_line_each() {
-    let config = load(&["broker"], "brokerNmae=x\nsurprise=1").unwrap();
+    let config = load(&["broker", "-n", "127.0.0.1:9876"], "brokerNmae=x\nsurprise=1").unwrap();
     assert_eq!(config.notes.len(), 2);
     assert!(config.notes[0].contains("brokerNmae"), "{:?}", config.notes);
 }
 
 #[test]
 fn asynchronous_flush_is_answered_with_more_than_it_asks_for() {
-    let config = load(&["broker"], "flushDiskType=ASYNC_FLUSH").unwrap();
+    let config = load(&["broker", "-n", "127.0.0.1:9876"], "flushDiskType=ASYNC_FLUSH").unwrap();
     assert_eq!(config.notes.len(), 1);
     assert!(config.notes[0].contains("acknowledges after a flush"));
 }

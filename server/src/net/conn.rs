@@ -25,6 +25,9 @@ use super::{
 };
 use crate::{config::Limits, context::RequestContext};
 
+/// A frame over 4 KiB holds memory that others wait for: its next byte must come within this time.
+const FRAME_PAUSE_MAX: std::time::Duration = std::time::Duration::from_secs(3);
+
 /// Ticks of the thread's coarse clock per second.
 pub(crate) const TICKS_PER_SECOND: u64 = 10;
 
@@ -344,7 +347,9 @@ pub(crate) fn sweep<T>(conn: &Conn<T>) {
     let why = if older(conn.write_since.get(), limits.write_timeout) {
         conn.shared.stalled.set(conn.shared.stalled.get() + 1);
         "its socket takes no answers"
-    } else if older(conn.frame_since.get(), limits.frame_timeout) {
+    } else if older(conn.frame_since.get(), limits.frame_timeout)
+        || (conn.frame_since.get().is_some() && older(Some(conn.active.get()), FRAME_PAUSE_MAX))
+    {
         "the rest of a frame did not come"
     } else if older(Some(conn.active.get()), limits.idle_timeout) {
         "no traffic"

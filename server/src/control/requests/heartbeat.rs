@@ -93,7 +93,10 @@ fn enter_consumer(
         broker.members.heartbeat_consumer(&group, ctx.conn, member.clone(), terms, subscriptions);
     entered.map_err(|Full| too_much())?;
     // Without a configuration the member is registered all the same, and its pulls answered 26.
-    if let Some(config) = broker.groups.find_or_create(&group, now.epoch_ms) {
+    let may_retry = !group.is_empty() && names::group_of_retry_topic(&group).is_none();
+    if let Some(config) = broker.groups.find_or_create(&group, now.epoch_ms)
+        && may_retry
+    {
         let how = NewTopic::OfGroup {
             queue_nums: u32::try_from(config.retry_queue_nums).unwrap_or(0),
             unit_mode: consumer.unit_mode,
