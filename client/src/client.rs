@@ -255,8 +255,8 @@ impl ClientBuilder {
         let name = self
             .instance_name
             .unwrap_or_else(|| format!("{process_id}#{}", crate::unique::random() >> 1));
-        let shared = Arc::new(Shared {
-            remoting: Remoting::default(),
+        let shared = Arc::new_cyclic(|shared| Shared {
+            remoting: Remoting::new(Weak::clone(shared)),
             routes: Routes::new(servers, first),
             groups: Groups::default(),
             unique_ids: UniqueIds::new(ip, process_id),

@@ -34,6 +34,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub mod admin;
 mod client;
 mod clock;
+mod consumer;
 mod error;
 mod message;
 mod producer;

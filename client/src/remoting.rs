@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     io,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicI32, Ordering},
     },
     time::Duration,
@@ -30,10 +30,12 @@ use tokio::{
 };
 
 use self::link::Link;
-use crate::{Error, Invalid, lock};
+use crate::{Error, Invalid, client::Shared, lock};
 
 mod link;
 mod serve;
+
+pub(crate) use serve::{Inbound, Reply};
 
 /// How long an attempt to connect may take. Source: Apache RocketMQ 4.9.8,
 /// `NettyClientConfig.connectTimeoutMillis`.
@@ -93,8 +95,10 @@ pub(crate) fn refused(addr: &str, command: &Command<'_>) -> Error {
 
 /// The connections of one client. There are as many as addresses in use; [`Remoting::retain`]
 /// drops the others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Remoting {
+    /// Whose connections they are: who answers what brokers ask.
+    client: Weak<Shared>,
     peers: Mutex<HashMap<String, Arc<Peer>>>,
     /// The last opaque number given out; all connections count together.
     opaque: AtomicI32,
@@ -118,6 +122,10 @@ struct Rest {
 }
 
 impl Remoting {
+    pub(crate) fn new(client: Weak<Shared>) -> Self {
+        Self { client, peers: Mutex::default(), opaque: AtomicI32::new(0) }
+    }
+
     /// Encodes a request.
     ///
     /// # Errors
@@ -286,7 +294,9 @@ impl Remoting {
             return Ok(link);
         }
         let peer = Arc::clone(lock(&self.peers).entry(addr.into()).or_insert(peer));
-        peer.connect(addr).await.map_err(|source| Error::Connect { addr: addr.into(), source })
+        peer.connect(addr, &self.client)
+            .await
+            .map_err(|source| Error::Connect { addr: addr.into(), source })
     }
 }
 
@@ -295,7 +305,7 @@ impl Peer {
         lock(&self.link).as_ref().filter(|link| !link.is_closed()).cloned()
     }
 
-    async fn connect(&self, addr: &str) -> io::Result<Arc<Link>> {
+    async fn connect(&self, addr: &str, client: &Weak<Shared>) -> io::Result<Arc<Link>> {
         let mut rest = self.rest.lock().await;
         if let Some(link) = self.current() {
             return Ok(link);
@@ -309,7 +319,7 @@ impl Peer {
                 *rest = Rest::default();
                 // Small frames must not wait for the acknowledgement of earlier ones.
                 stream.set_nodelay(true)?;
-                let link = Arc::new(Link::start(addr, stream));
+                let link = Arc::new(Link::start(addr, stream, Weak::clone(client)));
                 *lock(&self.link) = Some(Arc::clone(&link));
                 tracing::debug!(addr, "connected");
                 Ok(link)

@@ -16,7 +16,11 @@ use ringmq_protocol::{
     headers::UnregisterClientRequest,
     names,
 };
-use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::Instant,
+};
 
 use super::Shared;
 use crate::{Error, Invalid, lock};
@@ -29,6 +33,8 @@ pub(crate) struct Groups {
     consumers: Mutex<BTreeMap<String, ConsumerData>>,
     /// Wakes the upkeep for a heartbeat before its time.
     beat: Arc<Notify>,
+    /// Counts notices that members of any group came or went.
+    changes: watch::Sender<u64>,
 }
 
 /// A group to leave.
@@ -92,6 +98,11 @@ impl Groups {
 
     pub(crate) fn request_heartbeat(&self) {
         self.beat.notify_one();
+    }
+
+    /// Takes a broker's word that members of some group came or went.
+    pub(crate) fn members_changed(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// # Errors

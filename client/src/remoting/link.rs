@@ -9,7 +9,7 @@ use std::{
     future::Future,
     io, mem,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -28,8 +28,8 @@ use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
 };
 
-use super::{Answer, serve};
-use crate::lock;
+use super::{Answer, serve::Desk};
+use crate::{client::Shared, lock};
 
 /// Most requests of one connection that wait for an answer. Each queue that is read has one held
 /// pull among them, so there is room for many queues and for sends beside them.
@@ -74,26 +74,38 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Outgoing {
+pub(super) struct Outgoing {
     head: Vec<u8>,
     body: Bytes,
     /// Given back when the frame is written.
     _room: Option<OwnedSemaphorePermit>,
 }
 
+impl Outgoing {
+    /// A whole frame that is written without a place of its own: an answer to a broker.
+    pub(super) const fn answer(frame: Vec<u8>) -> Self {
+        Self { head: frame, body: Bytes::new(), _room: None }
+    }
+
+    #[cfg(test)]
+    pub(super) fn into_head(self) -> Vec<u8> {
+        self.head
+    }
+}
+
 /// A request that the connection did not take: its frame up to the body, and the body.
 pub(super) type Unsent = (Vec<u8>, Bytes);
 
 impl Link {
-    pub(super) fn start(addr: &str, stream: TcpStream) -> Self {
+    pub(super) fn start(addr: &str, stream: TcpStream, client: Weak<Shared>) -> Self {
         let (outgoing, queue) = mpsc::channel(QUEUED_COUNT_MAX);
         let state = Arc::new(State {
             waiting: Mutex::new(Some(HashMap::new())),
             received: AtomicU64::new(0),
             close: Notify::new(),
         });
-        let task = run(addr.into(), stream, queue, outgoing.downgrade(), Arc::clone(&state));
-        tokio::spawn(task);
+        let desk = Desk::new(addr, client, outgoing.downgrade());
+        tokio::spawn(run(desk, stream, queue, Arc::clone(&state)));
         Self {
             outgoing,
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
@@ -187,20 +199,19 @@ impl Drop for Forget {
 }
 
 async fn run(
-    addr: String,
+    desk: Desk,
     stream: TcpStream,
     mut queue: mpsc::Receiver<Outgoing>,
-    outgoing: mpsc::WeakSender<Outgoing>,
     state: Arc<State>,
 ) {
     let (reader, writer) = stream.into_split();
     let end = tokio::select! {
-        end = read(reader, &outgoing, &state) => end,
+        end = read(reader, &desk, &state) => end,
         end = write(writer, &mut queue) => end,
         () = state.close.notified() => Ok(()),
     };
     if let Err(error) = end {
-        tracing::debug!(addr, %error, "connection ended");
+        tracing::debug!(addr = desk.addr(), %error, "connection ended");
     }
     // First refuse new requests, then tell those who wait: their senders are dropped.
     queue.close();
@@ -231,15 +242,11 @@ async fn write(mut writer: OwnedWriteHalf, queue: &mut mpsc::Receiver<Outgoing>)
 }
 
 /// Reads frames until the peer closes.
-async fn read(
-    mut reader: OwnedReadHalf,
-    outgoing: &mpsc::WeakSender<Outgoing>,
-    state: &State,
-) -> io::Result<()> {
+async fn read(mut reader: OwnedReadHalf, desk: &Desk, state: &State) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(READ_LEN);
     loop {
         while let Some(len) = whole_frame(&buffer)? {
-            take_frame(buffer.split_to(len).freeze(), outgoing, state)?;
+            take_frame(buffer.split_to(len).freeze(), desk, state)?;
         }
         let missing = frame::peek_len(&buffer, FRAME_LEN_MAX)
             .map_err(io::Error::other)?
@@ -258,32 +265,23 @@ fn whole_frame(buffer: &[u8]) -> io::Result<Option<usize>> {
     Ok(frame.map(|frame| frame.total_len))
 }
 
-/// Hands an answer to its caller, or answers a request.
-fn take_frame(
-    bytes: Bytes,
-    outgoing: &mpsc::WeakSender<Outgoing>,
-    state: &State,
-) -> io::Result<()> {
+/// Hands an answer to its caller, or a request to the desk.
+fn take_frame(bytes: Bytes, desk: &Desk, state: &State) -> io::Result<()> {
     let Some(frame) = frame::decode(&bytes, FRAME_LEN_MAX).map_err(io::Error::other)? else {
         return Ok(());
     };
     let command = Command::parse(frame.encoding, frame.header).map_err(io::Error::other)?;
-    let opaque = command.opaque;
-    if !command.is_response() {
-        if let Some(head) = serve::answer(frame.encoding, &command)
-            && let Some(outgoing) = outgoing.upgrade()
-        {
-            // A broker that asks faster than it reads goes without answers.
-            let _ = outgoing.try_send(Outgoing { head, body: Bytes::new(), _room: None });
-        }
-        return Ok(());
-    }
+    let (opaque, is_response) = (command.opaque, command.is_response());
     let (encoding, header_len, body_len) = (frame.encoding, frame.header.len(), frame.body.len());
     drop(command);
     let mut header = bytes;
     header.advance(frame::PREFIX_LEN);
     let body = header.split_off(header_len);
     debug_assert!(body.len() == body_len, "a frame is prefix, header and body");
+    if !is_response {
+        desk.take(encoding, header, body);
+        return Ok(());
+    }
     let caller = lock(&state.waiting).as_mut().and_then(|waiting| waiting.remove(&opaque));
     match caller {
         // The caller may have gone in this moment.

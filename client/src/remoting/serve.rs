@@ -1,38 +1,148 @@
 //! What brokers ask of clients.
 //!
-//! A client of producers and pull consumers has no listener and no cached queues, so that oneway
-//! requests mean nothing to it yet, and the others get the answer of a client without the group.
+//! [`HANDLERS`] has one handler for each request code. A handler gets the client and the request,
+//! and returns the answer; a oneway request's answer is dropped. Handlers may take their time: each
+//! runs as a task of its own, at most [`REQUESTS_MAX`] for one connection.
 //!
 //! Source: Apache RocketMQ 4.9.8, `ClientRemotingProcessor`.
 
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Weak},
+};
+
+use bytes::Bytes;
 use ringmq_protocol::{
     codes::{request, response},
-    command::Command,
+    command::{Command, HeaderError},
     encode,
     frame::Encoding,
 };
+use tokio::sync::{Semaphore, mpsc};
 
-/// The frame that answers a broker's request; `None` if it must not be answered.
-pub(super) fn answer(encoding: Encoding, command: &Command<'_>) -> Option<Vec<u8>> {
-    let name = request::name(command.code).unwrap_or("unknown request");
-    tracing::debug!(code = command.code, name, "request from a broker");
-    if command.is_oneway() {
-        return None;
+use super::link::Outgoing;
+use crate::{client::Shared, consumer::answers};
+
+/// Most requests of one connection that are worked on. Further ones are told that the client is
+/// busy.
+const REQUESTS_MAX: usize = 64;
+
+type Handling = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+type Handler = fn(Arc<Shared>, Inbound) -> Handling;
+
+/// Who handles which request.
+const HANDLERS: [(i32, Handler); 5] = [
+    (request::NOTIFY_CONSUMER_IDS_CHANGED, |c, r| Box::pin(answers::members_changed(c, r))),
+    (request::GET_CONSUMER_STATUS_FROM_CLIENT, |c, r| Box::pin(answers::status(c, r))),
+    (request::GET_CONSUMER_RUNNING_INFO, |c, r| Box::pin(answers::no_consumer(c, r))),
+    (request::CONSUME_MESSAGE_DIRECTLY, |c, r| Box::pin(answers::no_consumer(c, r))),
+    // A reply that nobody waits for is taken all the same.
+    (request::PUSH_REPLY_MESSAGE_TO_CLIENT, |_, _| Box::pin(async { Reply::ok(Bytes::new()) })),
+];
+
+/// A broker's request.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    /// Where it comes from: the address that this client connected to, as `host:port`.
+    pub(crate) addr: Arc<str>,
+    encoding: Encoding,
+    header: Bytes,
+    #[expect(dead_code, reason = "requests that bring a message come with their consumers")]
+    pub(crate) body: Bytes,
+}
+
+impl Inbound {
+    /// # Errors
+    ///
+    /// None in practice: the connection has parsed the header before.
+    pub(crate) fn command(&self) -> Result<Command<'_>, HeaderError> {
+        Command::parse(self.encoding, &self.header)
     }
-    let (code, remark, body): (_, _, &[u8]) = match command.code {
-        request::GET_CONSUMER_STATUS_FROM_CLIENT => {
-            (response::SUCCESS, None, br#"{"consumerTable":{},"messageQueueTable":{}}"#)
-        }
-        request::GET_CONSUMER_RUNNING_INFO | request::CONSUME_MESSAGE_DIRECTLY => {
-            (response::SYSTEM_ERROR, Some("this client has no such push consumer"), b"")
-        }
-        // A reply that nobody waits for is taken all the same.
-        request::PUSH_REPLY_MESSAGE_TO_CLIENT => (response::SUCCESS, None, b""),
-        _ => (response::REQUEST_CODE_NOT_SUPPORTED, Some("request code not supported"), b""),
-    };
-    let mut frame = Vec::new();
-    encode::response(&mut frame, encoding, command.opaque, code, remark, |_| {}, body);
-    Some(frame)
+}
+
+/// The answer to a broker's request.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    code: i32,
+    remark: Option<String>,
+    body: Bytes,
+}
+
+impl Reply {
+    pub(crate) const fn ok(body: Bytes) -> Self {
+        Self { code: response::SUCCESS, remark: None, body }
+    }
+
+    pub(crate) fn failed(remark: impl Into<String>) -> Self {
+        Self { code: response::SYSTEM_ERROR, remark: Some(remark.into()), body: Bytes::new() }
+    }
+
+    fn unsupported() -> Self {
+        let code = response::REQUEST_CODE_NOT_SUPPORTED;
+        Self { code, ..Self::failed("request code not supported") }
+    }
+
+    fn frame(&self, encoding: Encoding, opaque: i32) -> Vec<u8> {
+        let mut frame = Vec::new();
+        let remark = self.remark.as_deref();
+        encode::response(&mut frame, encoding, opaque, self.code, remark, |_| {}, &self.body);
+        frame
+    }
+}
+
+/// Where requests of one connection arrive.
+#[derive(Debug)]
+pub(super) struct Desk {
+    addr: Arc<str>,
+    client: Weak<Shared>,
+    outgoing: mpsc::WeakSender<Outgoing>,
+    room: Arc<Semaphore>,
+}
+
+impl Desk {
+    pub(super) fn new(
+        addr: &str,
+        client: Weak<Shared>,
+        outgoing: mpsc::WeakSender<Outgoing>,
+    ) -> Self {
+        let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+        Self { addr: addr.into(), client, outgoing, room }
+    }
+
+    pub(super) fn addr(&self) -> &str {
+        &self.addr
+    }
+
+    /// Starts to work on a request.
+    pub(super) fn take(&self, encoding: Encoding, header: Bytes, body: Bytes) {
+        let request = Inbound { addr: Arc::clone(&self.addr), encoding, header, body };
+        let Ok(command) = request.command() else { return };
+        let (code, opaque) = (command.code, command.opaque);
+        let is_oneway = command.is_oneway();
+        drop(command);
+        let name = request::name(code).unwrap_or("unknown request");
+        tracing::debug!(addr = &*self.addr, code, name, "request from a broker");
+        let outgoing = self.outgoing.clone();
+        let answer = move |reply: Reply| {
+            if !is_oneway && let Some(outgoing) = outgoing.upgrade() {
+                // A broker that asks faster than it reads goes without answers.
+                let _ = outgoing.try_send(Outgoing::answer(reply.frame(encoding, opaque)));
+            }
+        };
+        let handler = HANDLERS.iter().find(|(handled, _)| *handled == code);
+        let Some((_, handler)) = handler else { return answer(Reply::unsupported()) };
+        let Some(client) = self.client.upgrade() else { return };
+        let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() else {
+            return answer(Reply::failed("the client is busy"));
+        };
+        let handling = handler(client, request);
+        tokio::spawn(async move {
+            answer(handling.await);
+            drop(permit);
+        });
+    }
 }
 
 #[cfg(test)]
@@ -45,30 +155,30 @@ mod tests {
 
     use super::*;
 
-    /// The code that answers a request with this code and flag.
-    fn answered(code: i32, flag: i32) -> Option<i32> {
+    /// The code that answers a request with this code and flag at a client that is gone.
+    async fn answered(code: i32, flag: i32) -> Option<i32> {
         let mut out = Vec::new();
         begin_frame(&mut out, Head::request(Encoding::Json, 7, code, flag)).finish(0).unwrap();
-        let request = frame::decode(&out, out.len()).unwrap().unwrap();
-        let command = Command::parse(request.encoding, request.header).unwrap();
-        let bytes = answer(request.encoding, &command)?;
+        let header = frame::decode(&out, out.len()).unwrap().unwrap().header.to_vec();
+        let (sender, mut outgoing) = mpsc::channel(1);
+        let desk = Desk::new("b:1", Weak::new(), sender.downgrade());
+        desk.take(Encoding::Json, header.into(), Bytes::new());
+        drop(sender);
+        let bytes = outgoing.recv().await?.into_head();
         let response = frame::decode(&bytes, bytes.len()).unwrap().unwrap();
         let command = Command::parse(response.encoding, response.header).unwrap();
         assert!(command.is_response() && command.opaque == 7);
         Some(command.code)
     }
 
-    #[test]
-    fn requests_are_answered_as_by_a_client_without_the_group() {
-        for (code, want) in [(221, 0), (307, 1), (309, 1), (326, 0), (2, 3)] {
-            assert_eq!(answered(code, 0), Some(want), "request {code}");
-        }
+    #[tokio::test]
+    async fn unknown_requests_are_answered_unless_they_are_oneway() {
+        assert_eq!(answered(2, 0).await, Some(response::REQUEST_CODE_NOT_SUPPORTED));
+        assert_eq!(answered(2, FLAG_ONEWAY).await, None);
     }
 
-    #[test]
-    fn oneway_requests_are_not_answered() {
-        for code in [39, 40, 220, 221, 12345] {
-            assert_eq!(answered(code, FLAG_ONEWAY), None, "request {code}");
-        }
+    #[tokio::test]
+    async fn a_client_that_is_gone_answers_nothing() {
+        assert_eq!(answered(request::PUSH_REPLY_MESSAGE_TO_CLIENT, 0).await, None);
     }
 }

@@ -1,0 +1,3 @@
+//! What consumers of all kinds share.
+
+pub(crate) mod answers;
