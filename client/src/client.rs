@@ -22,8 +22,8 @@ use tokio::{
 
 use self::{groups::Groups, routes::Routes};
 use crate::{
-    Error, Invalid, ProducerBuilder, PullConsumerBuilder, admin::Admin, remoting::Remoting,
-    unique::UniqueIds,
+    Error, Invalid, ProducerBuilder, PullConsumerBuilder, admin::Admin, namespace::Namespace,
+    remoting::Remoting, unique::UniqueIds,
 };
 
 mod groups;
@@ -57,6 +57,7 @@ pub struct Client {
 pub struct ClientBuilder {
     name_servers: String,
     instance_name: Option<String>,
+    namespace: String,
     call_timeout: Duration,
     upkeep_period: Duration,
 }
@@ -68,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) groups: Groups,
     pub(crate) unique_ids: UniqueIds,
     pub(crate) client_id: String,
+    #[allow(dead_code, reason = "producers and consumers take to it one by one")]
+    pub(crate) namespace: Namespace,
     /// For calls that have no time of their own.
     pub(crate) call_timeout: Duration,
     is_closed: AtomicBool,
@@ -111,6 +114,7 @@ impl Client {
         ClientBuilder {
             name_servers: name_servers.into(),
             instance_name: None,
+            namespace: String::new(),
             call_timeout: Duration::from_secs(3),
             upkeep_period: Duration::from_secs(30),
         }
@@ -210,6 +214,17 @@ impl ClientBuilder {
         self
     }
 
+    /// Puts a namespace before all topics and groups of this client, as upstream's clients do: brokers
+    /// see `namespace%topic`, the application sees `topic`. None unless set.
+    ///
+    /// ```
+    /// let builder = ringmq_client::Client::builder("127.0.0.1:9876").namespace("tenant-7");
+    /// ```
+    pub fn namespace(mut self, name: &str) -> Self {
+        self.namespace = name.into();
+        self
+    }
+
     /// How long a request may take that has no time of its own; 3 s unless set.
     ///
     /// ```
@@ -261,6 +276,7 @@ impl ClientBuilder {
             groups: Groups::default(),
             unique_ids: UniqueIds::new(ip, process_id),
             client_id: format!("{ip}@{name}"),
+            namespace: Namespace::new(&self.namespace),
             call_timeout: self.call_timeout,
             is_closed: AtomicBool::new(false),
             upkeep: OnceLock::new(),

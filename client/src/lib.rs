@@ -37,6 +37,8 @@ mod clock;
 mod consumer;
 mod error;
 mod message;
+#[allow(dead_code, reason = "producers and consumers take to it one by one")]
+mod namespace;
 mod producer;
 mod pull;
 mod queue;

@@ -31,6 +31,12 @@ impl MessageQueue {
         Self { topic: topic.into(), broker_name: broker_name.into(), queue_id }
     }
 
+    /// The queue with the same number on the same broker, of another topic.
+    #[allow(dead_code, reason = "for namespaces")]
+    pub(crate) fn with_topic(&self, topic: Arc<str>) -> Self {
+        Self { topic, broker_name: Arc::clone(&self.broker_name), queue_id: self.queue_id }
+    }
+
     /// The topic.
     pub fn topic(&self) -> &str {
         &self.topic
