@@ -18,8 +18,9 @@ use crate::mem::{Chunk, ChunkTail, RecordSlice, Region};
 use crate::op::{FileId, Op, ReadBuffer};
 use crate::units::{LogOffset, index, wide};
 
-/// Room for a chunk with a usual last group; longer ones get memory of their own.
-const BUFFER_LEN: usize = (1 << 20) + (512 << 10);
+/// Room for a chunk with a usual last group; longer ones get memory of their own, and segments that
+/// are shorter than that need less.
+const BUFFER_LEN_MAX: usize = (1 << 20) + (512 << 10);
 /// Buffers that are allocated together, and those that are kept for the next reads.
 const BUFFERS: usize = 8;
 /// Chunks that are read ahead of a reader.
@@ -52,6 +53,7 @@ impl ColdChunk {
 
 #[derive(Default)]
 pub(super) struct Cold {
+    buffer_len: usize,
     chunks: HashMap<ChunkKey, ColdChunk>,
     /// Cached chunks, oldest first.
     order: VecDeque<ChunkKey>,
@@ -69,6 +71,11 @@ pub(super) struct Cold {
 }
 
 impl Cold {
+    pub(super) fn new(segment_len: u64) -> Self {
+        let buffer_len = BUFFER_LEN_MAX.min(index(segment_len).next_multiple_of(4096));
+        Self { buffer_len, ..Self::default() }
+    }
+
     /// Whether the device is being read.
     pub(super) fn is_loading(&self) -> bool {
         !self.loading.is_empty()
@@ -99,20 +106,20 @@ impl Cold {
     }
 
     fn buffer(&mut self, len: usize) -> ChunkTail {
-        if len > BUFFER_LEN {
+        if len > self.buffer_len {
             return ChunkTail::alone(len.next_multiple_of(4096));
         }
         while let Some(chunk) = self.spare.pop() {
-            if chunk.len() == BUFFER_LEN
+            if chunk.len() == self.buffer_len
                 && let Ok(memory) = ChunkTail::recycle(chunk)
             {
                 return memory;
             }
         }
         if self.fresh.is_empty() {
-            self.fresh = ChunkTail::cut(&Region::new(BUFFERS * BUFFER_LEN), BUFFER_LEN);
+            self.fresh = ChunkTail::cut(&Region::new(BUFFERS * self.buffer_len), self.buffer_len);
         }
-        self.fresh.pop().unwrap_or_else(|| ChunkTail::alone(BUFFER_LEN))
+        self.fresh.pop().unwrap_or_else(|| ChunkTail::alone(self.buffer_len))
     }
 }
 

@@ -182,7 +182,7 @@ impl Shard {
             pending: VecDeque::new(),
             writing: 0,
             tail,
-            cold: Cold::default(),
+            cold: Cold::new(geometry.segment_len()),
             segments: Segments::new(&segments, geometry.segment_len()),
             views,
             checkpoint: CheckpointState::new(now, covered.sequence),

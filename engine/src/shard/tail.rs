@@ -14,19 +14,16 @@ use super::append::OpenGroup;
 use crate::mem::{Chunk, ChunkTail, RecordSlice, Region};
 use crate::units::{LogOffset, Sequence, index};
 
-const CHUNK_LEN: usize = 1 << 20;
+/// The length of a chunk, unless four of them would be more than the shard's budget.
+const CHUNK_LEN_MAX: usize = 1 << 20;
+const CHUNK_LEN_MIN: usize = 16 << 10;
 
 struct TailChunk {
     base: LogOffset,
     chunk: Arc<Chunk>,
     frozen: usize,
     last: Sequence,
-}
-
-impl TailChunk {
-    fn is_large(&self) -> bool {
-        self.chunk.len() != CHUNK_LEN
-    }
+    is_large: bool,
 }
 
 pub(crate) struct Tail {
@@ -37,6 +34,7 @@ pub(crate) struct Tail {
     /// Chunks that have left `chunks` while readers still held slices of them.
     pinned: Vec<Arc<Chunk>>,
     pool: usize,
+    chunk_len: usize,
     extra: usize,
     large_bytes: usize,
     large_bytes_max: usize,
@@ -46,15 +44,18 @@ pub(crate) struct Tail {
 impl Tail {
     /// The pool and its region, which a driver may register with the kernel.
     pub(crate) fn new(limits: &ShardLimits) -> (Self, Arc<Region>) {
-        let pool = (limits.tail_bytes / CHUNK_LEN).max(4);
-        let region = Region::new(pool * CHUNK_LEN);
-        let free = ChunkTail::cut(&region, CHUNK_LEN);
+        let chunk_len = (limits.tail_bytes / 4).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX);
+        let chunk_len = chunk_len.next_multiple_of(CHUNK_LEN_MIN);
+        let pool = (limits.tail_bytes / chunk_len).max(4);
+        let region = Region::new(pool * chunk_len);
+        let free = ChunkTail::cut(&region, chunk_len);
         let tail = Self {
             current: None,
             free,
             chunks: VecDeque::new(),
             pinned: Vec::new(),
             pool,
+            chunk_len,
             extra: 0,
             large_bytes: 0,
             large_bytes_max: limits.large_bytes,
@@ -71,15 +72,16 @@ impl Tail {
         wanted: usize,
         committed: Sequence,
     ) -> Option<ChunkTail> {
-        if len_min > CHUNK_LEN {
+        if len_min > self.chunk_len {
             let memory = self.take_large(len_min, committed)?;
             self.current = None;
             return Some(memory);
         }
-        let follows = self.chunks.back().is_some_and(|newest| {
-            newest.base.plus(newest.frozen) == position && !newest.is_large()
-        });
-        let enough = len_min.max(wanted.min(CHUNK_LEN / 8));
+        let follows = self
+            .chunks
+            .back()
+            .is_some_and(|newest| newest.base.plus(newest.frozen) == position && !newest.is_large);
+        let enough = len_min.max(wanted.min(self.chunk_len / 8));
         if follows && self.current.as_ref().is_some_and(|current| current.room() >= enough) {
             return self.current.take();
         }
@@ -93,7 +95,7 @@ impl Tail {
         while self.large_bytes + len > self.large_bytes_max {
             let chunk = self.chunks.get(at)?;
             let unused = Arc::strong_count(&chunk.chunk) == 1;
-            if chunk.is_large() && chunk.last <= committed && unused {
+            if chunk.is_large && chunk.last <= committed && unused {
                 self.large_bytes -= chunk.chunk.len();
                 self.chunks.remove(at);
             } else {
@@ -109,8 +111,9 @@ impl Tail {
         if let Some(free) = self.free.pop() {
             return Some(free);
         }
+        let chunk_len = self.chunk_len;
         let released =
-            |chunk: &Arc<Chunk>| chunk.len() == CHUNK_LEN && Arc::strong_count(chunk) == 1;
+            |chunk: &Arc<Chunk>| chunk.len() == chunk_len && Arc::strong_count(chunk) == 1;
         if let Some(at) = self.pinned.iter().position(released)
             && let Ok(memory) = ChunkTail::recycle(self.pinned.swap_remove(at))
         {
@@ -122,7 +125,7 @@ impl Tail {
             if self.chunks.is_empty() {
                 self.current = None;
             }
-            if oldest.is_large() {
+            if oldest.is_large {
                 self.retire_large(oldest);
                 continue;
             }
@@ -135,7 +138,7 @@ impl Tail {
             return None;
         }
         self.extra += 1;
-        Some(ChunkTail::alone(CHUNK_LEN))
+        Some(ChunkTail::alone(self.chunk_len))
     }
 
     fn retire_large(&mut self, oldest: TailChunk) {
@@ -150,9 +153,9 @@ impl Tail {
 
     /// Frees large chunks whose last reader has gone.
     fn drop_unpinned_large(&mut self) {
-        let large_bytes = &mut self.large_bytes;
+        let (large_bytes, chunk_len) = (&mut self.large_bytes, self.chunk_len);
         self.pinned.retain(|chunk| {
-            let done = chunk.len() != CHUNK_LEN && Arc::strong_count(chunk) == 1;
+            let done = chunk.len() != chunk_len && Arc::strong_count(chunk) == 1;
             if done {
                 *large_bytes -= chunk.len();
             }
@@ -164,6 +167,7 @@ impl Tail {
     pub(super) fn give_back(&mut self, memory: ChunkTail, position: LogOffset, last: Sequence) {
         self.drop_unpinned_large();
         let frozen = memory.frozen();
+        let is_large = memory.chunk().len() != self.chunk_len;
         match self.chunks.back_mut() {
             Some(newest) if Arc::ptr_eq(&newest.chunk, memory.chunk()) => {
                 newest.frozen = frozen;
@@ -171,16 +175,16 @@ impl Tail {
             }
             _ => {
                 let chunk = Arc::clone(memory.chunk());
-                self.chunks.push_back(TailChunk { base: position, chunk, frozen, last });
+                self.chunks.push_back(TailChunk { base: position, chunk, frozen, last, is_large });
             }
         }
-        self.current = (memory.chunk().len() == CHUNK_LEN).then_some(memory);
+        self.current = (!is_large).then_some(memory);
     }
 
     /// Takes the memory of an open group that is given up.
     pub(super) fn abandon(&mut self, open: OpenGroup) {
         let memory = open.into_memory();
-        if memory.chunk().len() != CHUNK_LEN {
+        if memory.chunk().len() != self.chunk_len {
             self.large_bytes -= memory.chunk().len();
         } else if memory.frozen() == 0 {
             self.free.push(memory);
@@ -193,7 +197,7 @@ impl Tail {
         while self.chunks.back().is_some_and(|newest| newest.base >= end) {
             let Some(newest) = self.chunks.pop_back() else { return };
             match ChunkTail::recycle(newest.chunk) {
-                Ok(memory) if memory.chunk().len() == CHUNK_LEN => self.free.push(memory),
+                Ok(memory) if memory.chunk().len() == self.chunk_len => self.free.push(memory),
                 Ok(memory) => self.large_bytes -= memory.chunk().len(),
                 Err(chunk) => self.pinned.push(chunk),
             }
@@ -235,7 +239,7 @@ impl Tail {
         !self.free.is_empty()
             || self.chunks.front().is_some_and(|oldest| oldest.last <= committed)
             || self.pinned.iter().any(|chunk| Arc::strong_count(chunk) == 1)
-            || self.current.as_ref().is_some_and(|current| current.room() >= CHUNK_LEN / 8)
+            || self.current.as_ref().is_some_and(|current| current.room() >= self.chunk_len / 8)
     }
 
     /// True when readers hold so much that new ones should get copies.
