@@ -32,6 +32,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub mod admin;
+pub mod allocate;
 mod client;
 mod clock;
 mod consumer;
