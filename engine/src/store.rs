@@ -30,7 +30,8 @@ pub struct StoreOptions {
     /// Segment length of a new store, in bytes: 1 MiB to 2 GiB, a multiple of the block.
     pub segment_len: u64,
     /// Block length of a new store, in bytes: a power of two from the file system's direct-I/O
-    /// alignment to 64 KiB. `None`: that alignment.
+    /// alignment to 64 KiB. `None`: that alignment. An existing store keeps its own; asking for
+    /// another is an error.
     pub block_len: Option<u32>,
     /// Memory and timing of each shard.
     pub limits: ShardLimits,
@@ -289,13 +290,21 @@ fn create(
 }
 
 fn check(manifest: &Manifest, options: &StoreOptions) -> Result<(), OpenError> {
-    match options.shards {
-        Some(shards) if shards != manifest.shards => Err(OpenError::Options(format!(
-            "the store has {} shards, not {shards}; the number is fixed when it is created",
+    if let Some(shards) = options.shards.filter(|shards| *shards != manifest.shards) {
+        return Err(OpenError::Options(format!(
+            "the store has {} shards, not {shards}; the number is fixed when it is created: ask for \
+             none, or choose another folder",
             manifest.shards
-        ))),
-        _ => Ok(()),
+        )));
     }
+    if let Some(len) = options.block_len.filter(|len| *len != manifest.block_len) {
+        return Err(OpenError::Options(format!(
+            "the store has a block size of {} bytes, not {len}; it is fixed when the store is \
+             created: ask for none, or choose another folder",
+            manifest.block_len
+        )));
+    }
+    Ok(())
 }
 
 /// The alignment that the file system wants for direct I/O.

@@ -256,8 +256,12 @@ fn options_that_contradict_the_store_are_refused() {
     let refused = Store::open(dir.path(), &three, 1, NOW).err().unwrap();
     assert_eq!(
         refused.to_string(),
-        "the store has 2 shards, not 3; the number is fixed when it is created"
+        "the store has 2 shards, not 3; the number is fixed when it is created: ask for none, or \
+         choose another folder"
     );
+    let large = StoreOptions { block_len: Some(32_768), ..small() };
+    let refused = Store::open(dir.path(), &large, 1, NOW).err().unwrap().to_string();
+    assert!(refused.contains("bytes, not 32768;"), "{refused}");
     assert_eq!(Store::open(dir.path(), &small(), 1, NOW).unwrap().shard_count(), 2);
 }
 

@@ -152,6 +152,29 @@ fn what_keeps_it_from_starting_is_said_in_one_line() {
 }
 
 #[test]
+fn what_was_fixed_when_the_store_was_made_cannot_be_asked_for_otherwise() {
+    let folder = Folder::new();
+    let conf = folder.0.with_extension("conf");
+    let made = ["--block-size", "4096", "--shards", "2"];
+    let (running, _) = Running::start(&folder.0, &made);
+    assert_eq!(running.end(rustix::process::Signal::TERM).0, Some(0));
+
+    let output = command(&folder.0, &["--block-size", "512"]).output().unwrap();
+    check_refused(&output, &["block size", "4096", "512", "another folder"]);
+    let output = command(&folder.0, &["--shards", "3"]).output().unwrap();
+    check_refused(&output, &["2 shards", "3", "another folder"]);
+    std::fs::write(&conf, "segmentSize=1048576\n").unwrap();
+    let output = command(&folder.0, &["-c", conf.to_str().unwrap()]).output().unwrap();
+    std::fs::remove_file(&conf).unwrap();
+    check_refused(&output, &["segments of 268435456 bytes", "1048576", "segmentSize"]);
+
+    for same in [&made[..], &[]] {
+        let (running, _) = Running::start(&folder.0, same);
+        assert_eq!(running.end(rustix::process::Signal::TERM).0, Some(0));
+    }
+}
+
+#[test]
 fn a_folder_that_is_in_use_is_refused() {
     let folder = Folder::new();
     let (running, _) = Running::start(&folder.0, &[]);

@@ -58,13 +58,13 @@ pub struct Flags {
     /// The address that clients are told to dial [default: where the broker listens]
     #[arg(long, value_name = "HOST[:PORT]", global = true)]
     pub advertise: Option<String>,
-    /// Shards of a new store
+    /// Shards of a new store; an existing one keeps its number
     #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub shards: Option<u32>,
     /// Threads that serve connections and shards [default: one per shard]
     #[arg(long, value_name = "N", global = true, value_parser = threads)]
     pub threads: Option<usize>,
-    /// Block of a new store: auto, 512 or 4096
+    /// Block of a new store: auto, 512 or 4096; an existing one keeps its own
     #[arg(long, value_name = "SIZE", global = true, default_value = "auto")]
     pub block_size: BlockSize,
     /// What an acknowledgement means

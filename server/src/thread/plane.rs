@@ -81,6 +81,12 @@ impl Plane {
         let threads = config.threads.unwrap_or(cores).clamp(1, count);
         let store = store.into_shards();
         let (stored, segment_len, store_shards) = look_into(store.shards);
+        if let Some(asked) = config.segment_len.filter(|asked| *asked != segment_len) {
+            return Err(format!(
+                "the store has segments of {segment_len} bytes, not {asked}; their size is fixed \
+                 when the store is created: remove segmentSize, or choose another folder"
+            ));
+        }
         let cluster_pair =
             [name::CLUSTER.as_bytes(), &[NAME_SEPARATOR], config.cluster.as_bytes()].concat();
         let links = link::mesh(threads, config.limits.link_entries);
