@@ -152,6 +152,17 @@ fn what_keeps_it_from_starting_is_said_in_one_line() {
 }
 
 #[test]
+fn threads_that_would_have_no_shard_are_named() {
+    let folder = Folder::new();
+    for (threads, note) in [("3", true), ("2", false), ("1", false)] {
+        let (running, lines) = Running::start(&folder.0, &["--shards", "2", "--threads", threads]);
+        let said = lines.iter().any(|line| line.contains("3 threads asked for, 2 run"));
+        assert_eq!(said, note, "{threads} threads: {lines:?}");
+        assert_eq!(running.end(rustix::process::Signal::TERM).0, Some(0));
+    }
+}
+
+#[test]
 fn what_was_fixed_when_the_store_was_made_cannot_be_asked_for_otherwise() {
     let folder = Folder::new();
     let conf = folder.0.with_extension("conf");

@@ -61,7 +61,7 @@ pub struct Flags {
     /// Shards of a new store; an existing one keeps its number
     #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub shards: Option<u32>,
-    /// Threads that serve connections and shards [default: one per shard]
+    /// Threads that serve connections and shards [default: one per shard, at most one per core]
     #[arg(long, value_name = "N", global = true, value_parser = threads)]
     pub threads: Option<usize>,
     /// Block of a new store: auto, 512 or 4096; an existing one keeps its own

@@ -73,12 +73,18 @@ impl Plane {
             config.advertise.set_port(local_addr.port());
         }
         let store = open(&config)?;
-        let notes = describe(&store);
+        let mut notes = describe(&store);
         let shards = store.shard_count();
         let count = usize::try_from(shards).expect("shards are few");
         // A store that was made on more cores opens on fewer.
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = config.threads.unwrap_or(cores).clamp(1, count);
+        if let Some(asked) = config.threads.filter(|asked| *asked > threads) {
+            notes.push(format!(
+                "{asked} threads asked for, {threads} run: a shard is served by one thread, and the \
+                 store has {shards}; --shards sets their number when a store is made"
+            ));
+        }
         let store = store.into_shards();
         let (stored, segment_len, store_shards) = look_into(store.shards);
         if let Some(asked) = config.segment_len.filter(|asked| *asked != segment_len) {
