@@ -16,10 +16,19 @@ use std::{
     time::Duration,
 };
 
-use self::{cli::Cli, file::Properties};
+use self::{
+    cli::{BlockSize, Cli},
+    file::Properties,
+};
 
 /// Shards of a new store where nobody asks for a number.
 pub const SHARDS_DEFAULT: u32 = 1;
+
+/// Most shards that may be asked for.
+pub const SHARDS_MAX: u32 = 1024;
+
+/// Most data threads that may be asked for.
+pub const THREADS_MAX: usize = 1024;
 
 /// Everything a process needs to know before it starts.
 #[derive(Clone, Debug)]
@@ -266,8 +275,10 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
     let listen = listen_addr(flags.listen, file)?;
     let advertise = advertised(flags.advertise.as_deref(), file, listen)?;
     let long_polling = file.flag("longPollingEnable", true)?;
-    let short_polling = Duration::from_millis(file.number("shortPollingTimeMills", 1000)?);
-    let register_millis: u64 = file.number("registerNameServerPeriod", 30_000)?;
+    let short_polling =
+        Duration::from_millis(file.ranged("shortPollingTimeMills", 1000, 0, 3_600_000)?);
+    // Upstream takes any number as well, and what is nearest of 10 to 60 s.
+    let register_millis: u64 = file.ranged("registerNameServerPeriod", 30_000, 0, 86_400_000)?;
     Ok(BrokerConfig {
         name: file.text("brokerName").unwrap_or_else(host_name),
         cluster: file.text("brokerClusterName").unwrap_or_else(|| "DefaultCluster".to_owned()),
@@ -276,10 +287,10 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
         advertise,
         namesrv_addrs: namesrv_addrs(cli, file)?,
         data,
-        shards: flags.shards.or(file.optional("shards")?),
-        threads: flags.threads.or(file.optional("threads")?),
-        block_len: flags.block_size.0.or(file.optional("blockSize")?),
-        segment_len: file.optional("segmentSize")?,
+        shards: flags.shards.or(file.within("shards", 1, SHARDS_MAX)?),
+        threads: flags.threads.or(file.within("threads", 1, THREADS_MAX)?),
+        block_len: flags.block_size.0.or(block_len(file)?),
+        segment_len: file.within("segmentSize", 1 << 20, 2 << 30)?,
         memory: ShardMemory {
             tail: memory(file, "shardTailMemory")?,
             large: memory(file, "shardLargeMemory")?,
@@ -287,7 +298,7 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
         },
         auto_create_topic: file.flag("autoCreateTopicEnable", true)?,
         auto_create_group: file.flag("autoCreateSubscriptionGroup", true)?,
-        default_topic_queue_nums: file.number("defaultTopicQueueNums", 8)?,
+        default_topic_queue_nums: file.ranged("defaultTopicQueueNums", 8, 0, u32::MAX)?,
         message_len_max: file.ranged("maxMessageSize", 4 << 20, 1, 8 << 20)?,
         permission: file.ranged("brokerPermission", 6, 0, 6)?,
         short_polling: (!long_polling).then_some(short_polling),
@@ -317,45 +328,50 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
 fn memory(file: &mut Properties, key: &str) -> Result<Option<usize>, ConfigError> {
     const MIN: usize = 16 << 20;
     const MAX: usize = 1 << 40;
-    Ok(match file.ranged(key, 0, 0, MAX)? {
-        0 => None,
-        bytes if bytes < MIN => {
-            return Err(invalid(format!("{key}={bytes}: takes {MIN} to {MAX}")));
-        }
-        bytes => Some(bytes),
-    })
+    file.within(key, MIN, MAX)
+}
+
+/// As the flag takes it.
+fn block_len(file: &mut Properties) -> Result<Option<u32>, ConfigError> {
+    let size: Option<BlockSize> = file.optional("blockSize", "auto, 512 or 4096")?;
+    Ok(size.unwrap_or_default().0)
 }
 
 /// The region stands in every answer to a send, so it has to be plain text in JSON.
 fn region(file: &mut Properties) -> Result<String, ConfigError> {
-    let region = file.text("regionId").unwrap_or_else(|| "DefaultRegion".to_owned());
+    let Some(region) = file.entry("regionId") else { return Ok("DefaultRegion".to_owned()) };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if region.bytes().all(plain) {
-        Ok(region)
+    if region.text.bytes().all(plain) {
+        Ok(region.text)
     } else {
-        Err(invalid("regionId: only letters, digits, `-`, `_` and `.` are allowed"))
+        Err(file.wrong("regionId", &region, "letters, digits, `-`, `_` and `.`"))
     }
 }
 
 /// Keys whose meaning this broker cannot give. Going on without would be worse than not starting.
 fn refuse_what_is_not_there(file: &mut Properties) -> Result<(), ConfigError> {
+    let place = file.place("aclEnable");
     if file.flag("aclEnable", false)? {
         return Err(invalid(
-            "aclEnable=true: access control is not available in this version, and running without \
+            place
+                + "aclEnable=true: access control is not available in this version, and running without \
              would let everyone in; remove the key, and keep the port private",
         ));
     }
+    let place = file.place("enableDLegerCommitLog");
     if file.flag("enableDLegerCommitLog", false)? {
         return Err(invalid(
-            "enableDLegerCommitLog=true: replication is not available in this version; remove the \
+            place
+                + "enableDLegerCommitLog=true: replication is not available in this version; remove the \
              key to run a broker of its own",
         ));
     }
+    let place = file.place(if file.peek("brokerId").is_some() { "brokerId" } else { "brokerRole" });
     let role = file.text("brokerRole").unwrap_or_else(|| "ASYNC_MASTER".to_owned());
-    let id: u64 = file.number("brokerId", 0)?;
+    let id: u64 = file.ranged("brokerId", 0, 0, u64::MAX)?;
     if role == "SLAVE" || id != 0 {
         return Err(invalid(format!(
-            "brokerRole={role}, brokerId={id}: slaves are not available in this version; a second \
+            "{place}brokerRole={role}, brokerId={id}: slaves are not available in this version; a second \
              broker takes another brokerName and brokerId=0",
         )));
     }
@@ -411,8 +427,8 @@ fn limits(file: &mut Properties) -> Result<Limits, ConfigError> {
 /// The flag; else `bindAddress` and `listenPort`; else loopback, unless `brokerIP1` says that others
 /// are to reach this broker.
 fn listen_addr(flag: Option<SocketAddr>, file: &mut Properties) -> Result<SocketAddr, ConfigError> {
-    let port: u16 = file.number("listenPort", 10_911)?;
-    let bind: Option<IpAddr> = file.optional("bindAddress")?;
+    let port: u16 = file.ranged("listenPort", 10_911, 0, u16::MAX)?;
+    let bind: Option<IpAddr> = file.optional("bindAddress", "an IP address")?;
     let for_others = file
         .peek("brokerIP1")
         .and_then(|text| text.parse::<IpAddr>().ok())
@@ -427,9 +443,13 @@ fn advertised(
     file: &mut Properties,
     listen: SocketAddr,
 ) -> Result<SocketAddrV4, ConfigError> {
+    let place = file.place("brokerIP1");
     let broker_ip = file.text("brokerIP1");
-    if let Some(text) = flag.or(broker_ip.as_deref()) {
-        return resolve(text);
+    if let Some(text) = flag {
+        return resolve(text, &format!("--advertise {text}"));
+    }
+    if let Some(text) = broker_ip {
+        return resolve(&text, &format!("{place}brokerIP1={text}"));
     }
     match listen.ip() {
         IpAddr::V4(address) if !address.is_unspecified() => Ok(SocketAddrV4::new(address, 0)),
@@ -446,18 +466,19 @@ fn advertised(
     }
 }
 
-/// `HOST` or `HOST:PORT`; port 0 stands for "as it listens".
-fn resolve(text: &str) -> Result<SocketAddrV4, ConfigError> {
+/// `HOST` or `HOST:PORT`; port 0 stands for "as it listens". Errors begin with `option`.
+fn resolve(text: &str, option: &str) -> Result<SocketAddrV4, ConfigError> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) => (
             host,
-            port.parse::<u16>().map_err(|_| invalid(format!("--advertise {text}: not a port")))?,
+            port.parse::<u16>()
+                .map_err(|_| invalid(format!("{option}: takes HOST or HOST:PORT, 0 to 65535")))?,
         ),
         None => (text, 0),
     };
-    let found = (host, port).to_socket_addrs().map_err(|error| {
-        invalid(format!("--advertise {text}: the host is not known here ({error})"))
-    })?;
+    let found = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| invalid(format!("{option}: the host is not known here ({error})")))?;
     found
         .into_iter()
         .find_map(|address| match address {
@@ -465,9 +486,7 @@ fn resolve(text: &str) -> Result<SocketAddrV4, ConfigError> {
             SocketAddr::V6(_) => None,
         })
         .ok_or_else(|| {
-            invalid(format!(
-                "--advertise {text}: has no IPv4 address, and records carry no other kind"
-            ))
+            invalid(format!("{option}: has no IPv4 address, and records carry no other kind"))
         })
 }
 
@@ -499,8 +518,13 @@ fn local_v4(fib_trie: &str) -> Option<Ipv4Addr> {
 }
 
 fn namesrv_addrs(cli: &Cli, file: &mut Properties) -> Result<Vec<String>, ConfigError> {
+    let place = file.place("namesrvAddr");
     let from_file = file.text("namesrvAddr");
-    let text = cli.namesrv().map(str::to_owned).or(from_file).unwrap_or_default();
+    let (place, text) = match (cli.namesrv(), from_file) {
+        (Some(flag), _) => (String::new(), flag.to_owned()),
+        (None, Some(text)) => (place, text),
+        (None, None) => return Ok(Vec::new()),
+    };
     let parts = text.split(';').map(str::trim).filter(|part| !part.is_empty());
     let checked = parts.map(|part| {
         let port =
@@ -508,7 +532,7 @@ fn namesrv_addrs(cli: &Cli, file: &mut Properties) -> Result<Vec<String>, Config
         match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
             Some(_) => Ok(part.to_owned()),
             None => Err(invalid(format!(
-                "name server `{part}`: not an address; give HOST:PORT, several separated by `;`"
+                "{place}name server `{part}`: not an address; give HOST:PORT, several separated by `;`"
             ))),
         }
     });

@@ -149,6 +149,9 @@ fn what_keeps_it_from_starting_is_said_in_one_line() {
     check_refused(&output, &["file", "create"]);
     let output = self::command(&folder.0, &["-c", "/does/not/exist"]).output().unwrap();
     check_refused(&output, &["/does/not/exist", "cannot be read"]);
+    std::fs::write(&file, "brokerName=a\nlistenPort=70000\n").unwrap();
+    let output = self::command(&folder.0, &["-c", file.to_str().unwrap()]).output().unwrap();
+    check_refused(&output, &["file:2: listenPort=70000: takes 0 to 65535"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 
-use super::{Ack, LogFormat};
+use super::{Ack, LogFormat, SHARDS_MAX, THREADS_MAX};
 
 /// A message broker and name server for RocketMQ clients.
 ///
@@ -59,7 +59,7 @@ pub struct Flags {
     #[arg(long, value_name = "HOST[:PORT]", global = true)]
     pub advertise: Option<String>,
     /// Shards of a new store; an existing one keeps its number
-    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", global = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(SHARDS_MAX)))]
     pub shards: Option<u32>,
     /// Threads that serve connections and shards [default: one per shard, at most one per core]
     #[arg(long, value_name = "N", global = true, value_parser = threads)]
@@ -94,8 +94,8 @@ impl FromStr for BlockSize {
 
 fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(count @ 1..=1024) => Ok(count),
-        _ => Err("takes 1 to 1024".to_owned()),
+        Ok(count @ 1..=THREADS_MAX) => Ok(count),
+        _ => Err(format!("takes 1 to {THREADS_MAX}")),
     }
 }
 

@@ -226,8 +226,18 @@ pub const WITHOUT_MEANING: &[(&str, &[&str])] = &[
 /// The keys of one file, taken out one by one.
 #[derive(Clone, Debug, Default)]
 pub struct Properties {
-    left: BTreeMap<String, String>,
+    /// How errors name the file.
+    file: String,
+    left: BTreeMap<String, Entry>,
     notes: Vec<String>,
+}
+
+/// The value of a key, and the line that it begins on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    line: usize,
+    /// Never empty.
+    pub text: String,
 }
 
 impl Properties {
@@ -239,62 +249,97 @@ impl Properties {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let bytes = std::fs::read(path)
             .map_err(|error| invalid(format!("{}: cannot be read ({error})", path.display())))?;
-        Ok(Self::parse(&String::from_utf8_lossy(&bytes)))
+        Ok(Self::parse(path.display().to_string(), &String::from_utf8_lossy(&bytes)))
     }
 
-    /// Parses `key=value` lines; `#` and `!` begin a comment, a backslash at the end continues.
-    pub fn parse(text: &str) -> Self {
+    /// Parses `key=value` lines; `#` and `!` begin a comment, a backslash at the end continues. The
+    /// last of several lines with one key counts.
+    pub fn parse(file: impl Into<String>, text: &str) -> Self {
         let mut left = BTreeMap::new();
-        let mut line = String::new();
-        for raw in text.lines() {
+        let (mut whole, mut first) = (String::new(), 1);
+        for (number, raw) in (1..).zip(text.lines()) {
             let raw = raw.trim();
-            if line.is_empty() && (raw.starts_with('#') || raw.starts_with('!')) {
-                continue;
+            if whole.is_empty() {
+                if raw.starts_with('#') || raw.starts_with('!') {
+                    continue;
+                }
+                first = number;
             }
             match raw.strip_suffix('\\') {
-                Some(start) => line.push_str(start),
+                Some(start) => whole.push_str(start),
                 None => {
-                    line.push_str(raw);
-                    if let Some((key, value)) = line.split_once(['=', ':']) {
-                        left.insert(key.trim().to_owned(), value.trim().to_owned());
+                    whole.push_str(raw);
+                    if let Some((key, value)) = whole.split_once(['=', ':']) {
+                        let entry = Entry { line: first, text: value.trim().to_owned() };
+                        left.insert(key.trim().to_owned(), entry);
                     }
-                    line.clear();
+                    whole.clear();
                 }
             }
         }
-        Self { left, notes: Vec::new() }
+        Self { file: file.into(), left, notes: Vec::new() }
+    }
+
+    /// Takes a key with its place; an empty value counts as none.
+    pub fn entry(&mut self, key: &str) -> Option<Entry> {
+        self.left.remove(key).filter(|entry| !entry.text.is_empty())
     }
 
     /// Takes a key; an empty value counts as none.
     pub fn text(&mut self, key: &str) -> Option<String> {
-        self.left.remove(key).filter(|value| !value.is_empty())
+        self.entry(key).map(|entry| entry.text)
     }
 
     /// Looks at a key without taking it.
     pub fn peek(&self, key: &str) -> Option<&str> {
-        self.left.get(key).map(String::as_str)
+        self.left.get(key).map(|entry| entry.text.as_str())
     }
 
-    /// Takes a key that has no default.
+    /// Where a key stands, as the start of a line for people; nothing for a key that is not there.
+    pub fn place(&self, key: &str) -> String {
+        let place = |entry: &Entry| format!("{}:{}: ", self.file, entry.line);
+        self.left.get(key).map(place).unwrap_or_default()
+    }
+
+    /// The error of a value that a key does not take: file, line, key, value, and what it takes.
+    pub fn wrong(&self, key: &str, entry: &Entry, takes: impl Display) -> ConfigError {
+        let Entry { line, text } = entry;
+        invalid(format!("{}:{line}: {key}={text}: takes {takes}", self.file))
+    }
+
+    /// Takes a key that has no default. `takes` says what values there are.
     ///
     /// # Errors
     ///
     /// One line, if the value is not of this type.
-    pub fn optional<T: FromStr>(&mut self, key: &str) -> Result<Option<T>, ConfigError> {
-        let Some(text) = self.text(key) else { return Ok(None) };
-        match text.parse() {
+    pub fn optional<T: FromStr>(
+        &mut self,
+        key: &str,
+        takes: &str,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(entry) = self.entry(key) else { return Ok(None) };
+        match entry.text.parse() {
             Ok(value) => Ok(Some(value)),
-            Err(_) => Err(invalid(format!("{key}={text}: not a value that this key takes"))),
+            Err(_) => Err(self.wrong(key, &entry, takes)),
         }
     }
 
-    /// Takes a number or other plain value.
+    /// Takes a number between two bounds, both allowed, that has no default.
     ///
     /// # Errors
     ///
-    /// One line, if the value is not of this type.
-    pub fn number<T: FromStr>(&mut self, key: &str, usual: T) -> Result<T, ConfigError> {
-        Ok(self.optional(key)?.unwrap_or(usual))
+    /// One line that names the bounds.
+    pub fn within<T: FromStr + PartialOrd + Display>(
+        &mut self,
+        key: &str,
+        min: T,
+        max: T,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(entry) = self.entry(key) else { return Ok(None) };
+        match entry.text.parse() {
+            Ok(value) if min <= value && value <= max => Ok(Some(value)),
+            _ => Err(self.wrong(key, &entry, format_args!("{min} to {max}"))),
+        }
     }
 
     /// Takes a number between two bounds, both allowed.
@@ -309,11 +354,7 @@ impl Properties {
         min: T,
         max: T,
     ) -> Result<T, ConfigError> {
-        let value = self.number(key, usual)?;
-        if min <= value && value <= max {
-            return Ok(value);
-        }
-        Err(invalid(format!("{key}={value}: takes {min} to {max}")))
+        Ok(self.within(key, min, max)?.unwrap_or(usual))
     }
 
     /// Takes a switch. Like Java, only `true` is true; other text than `false` is an error here.
@@ -322,11 +363,11 @@ impl Properties {
     ///
     /// One line, if it is neither.
     pub fn flag(&mut self, key: &str, usual: bool) -> Result<bool, ConfigError> {
-        match self.text(key) {
+        match self.entry(key) {
             None => Ok(usual),
-            Some(text) if text.eq_ignore_ascii_case("true") => Ok(true),
-            Some(text) if text.eq_ignore_ascii_case("false") => Ok(false),
-            Some(text) => Err(invalid(format!("{key}={text}: takes true or false"))),
+            Some(entry) if entry.text.eq_ignore_ascii_case("true") => Ok(true),
+            Some(entry) if entry.text.eq_ignore_ascii_case("false") => Ok(false),
+            Some(entry) => Err(self.wrong(key, &entry, "true or false")),
         }
     }
 
@@ -338,11 +379,11 @@ impl Properties {
     /// The remarks, and one for each key that nobody knows.
     pub fn notes(self) -> Vec<String> {
         let known = |key: &str| WITHOUT_MEANING.iter().any(|(_, keys)| keys.contains(&key));
-        let unknown = self
-            .left
-            .keys()
-            .filter(|key| !known(key))
-            .map(|key| format!("unknown key in the configuration file: {key}"));
-        self.notes.iter().cloned().chain(unknown).collect()
+        let Self { file, left, notes } = self;
+        let unknown = left
+            .iter()
+            .filter(|(key, _)| !known(key))
+            .map(|(key, Entry { line, .. })| format!("{file}:{line}: unknown key {key}"));
+        notes.into_iter().chain(unknown).collect()
     }
 }

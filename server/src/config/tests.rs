@@ -7,7 +7,7 @@ fn cli(arguments: &[&str]) -> Cli {
 }
 
 fn load(arguments: &[&str], file: &str) -> Result<Config, ConfigError> {
-    Config::build(&cli(arguments), Properties::parse(file))
+    Config::build(&cli(arguments), Properties::parse("broker.conf", file))
 }
 
 fn broker_of(arguments: &[&str], file: &str) -> BrokerConfig {
@@ -101,7 +101,8 @@ fn a_broker_that_nobody_could_find_is_named_and_a_bad_name_server_refused() {
 fn unknown_keys_get_one_line_each() {
     let config = load(&["broker", "-n", "127.0.0.1:9876"], "brokerNmae=x\nsurprise=1").unwrap();
     assert_eq!(config.notes.len(), 2);
-    assert!(config.notes[0].contains("brokerNmae"), "{:?}", config.notes);
+    assert_eq!(config.notes[0], "broker.conf:1: unknown key brokerNmae");
+    assert_eq!(config.notes[1], "broker.conf:2: unknown key surprise");
 }
 
 #[test]
@@ -118,10 +119,44 @@ fn what_cannot_be_given_is_refused() {
     check_refused(&["broker"], "brokerRole=SLAVE\nbrokerId=1", "brokerRole=SLAVE");
     check_refused(&["broker"], "brokerId=1", "brokerId=1");
     check_refused(&["broker"], "enableDLegerCommitLog=true", "enableDLegerCommitLog");
-    check_refused(&["broker"], "listenPort=70000", "listenPort=70000");
-    check_refused(&["broker"], "longPollingEnable=maybe", "longPollingEnable=maybe");
-    check_refused(&["broker"], "handOverEntries=0", "handOverEntries=0");
-    check_refused(&["broker"], "shardTailMemory=4096", "shardTailMemory=4096");
+}
+
+#[test]
+fn a_bad_value_is_refused_with_file_line_and_what_the_key_takes() {
+    for (line, takes) in [
+        ("listenPort=70000", "0 to 65535"),
+        ("listenPort=abc", "0 to 65535"),
+        ("bindAddress=here", "an IP address"),
+        ("longPollingEnable=maybe", "true or false"),
+        ("handOverEntries=0", "1 to 65536"),
+        ("shardTailMemory=4096", "16777216 to 1099511627776"),
+        ("defaultTopicQueueNums=-1", "0 to 4294967295"),
+        ("maxMessageSize=99999999999999999999", "1 to 8388608"),
+        ("shards=0", "1 to 1024"),
+        ("threads=1025", "1 to 1024"),
+        ("blockSize=1000", "auto, 512 or 4096"),
+        ("segmentSize=1", "1048576 to 2147483648"),
+        ("registerNameServerPeriod=soon", "0 to 86400000"),
+        ("regionId=a b", "letters, digits, `-`, `_` and `.`"),
+        ("brokerIP1=127.0.0.1:port", "HOST or HOST:PORT"),
+    ] {
+        // The error names where the value begins, and the last of two is the one that counts.
+        let file = format!("# a comment\n\nstorePathRootDir=/a\\\n  /b\n{line}\n");
+        check_refused(&["broker"], &file, &format!("broker.conf:5: {line}: takes {takes}"));
+        let (key, value) = line.split_once('=').unwrap();
+        let file = format!("{key}=x\n{key} : \\\n {value}");
+        check_refused(&["broker"], &file, &format!("broker.conf:2: {line}: takes {takes}"));
+    }
+    check_refused(&["broker"], "a=b\naclEnable=true", "broker.conf:2: aclEnable=true");
+    check_refused(&["broker"], "a=b\nbrokerId=1", "broker.conf:2: brokerRole=");
+    check_refused(&["broker"], "a=b\nnamesrvAddr=x", "broker.conf:2: name server `x`");
+}
+
+#[test]
+fn block_sizes_are_written_as_with_the_flag() {
+    assert_eq!(broker_of(&["broker"], "blockSize=4096").block_len, Some(4096));
+    assert_eq!(broker_of(&["broker"], "blockSize=auto").block_len, None);
+    assert_eq!(broker_of(&["--block-size", "512"], "blockSize=4096").block_len, Some(512));
 }
 
 #[test]
