@@ -16,6 +16,8 @@ use std::{
     time::Duration,
 };
 
+use crate::control::QUEUES_PER_TOPIC_MAX;
+
 use self::{
     cli::{BlockSize, Cli},
     file::Properties,
@@ -298,7 +300,12 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
         },
         auto_create_topic: file.flag("autoCreateTopicEnable", true)?,
         auto_create_group: file.flag("autoCreateSubscriptionGroup", true)?,
-        default_topic_queue_nums: file.ranged("defaultTopicQueueNums", 8, 0, u32::MAX)?,
+        default_topic_queue_nums: file.ranged(
+            "defaultTopicQueueNums",
+            8,
+            1,
+            QUEUES_PER_TOPIC_MAX,
+        )?,
         message_len_max: file.ranged("maxMessageSize", 4 << 20, 1, 8 << 20)?,
         permission: file.ranged("brokerPermission", 6, 0, 6)?,
         short_polling: (!long_polling).then_some(short_polling),

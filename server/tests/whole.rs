@@ -120,11 +120,16 @@ impl Client {
     }
 
     fn send(&mut self, topic: &str, body: &[u8]) -> Got {
+        self.first_send(topic, "4", body)
+    }
+
+    /// A send that asks for so many queues if the topic is new.
+    fn first_send(&mut self, topic: &str, queues: &str, body: &[u8]) -> Got {
         let ext = [
             ("a", "PG"),
             ("b", topic),
             ("c", "TBW102"),
-            ("d", "4"),
+            ("d", queues),
             ("e", "0"),
             ("f", "0"),
             ("g", "1700000000000"),
@@ -212,6 +217,23 @@ fn topics_and_groups_are_there_after_a_restart() {
         }
         stop(server);
     }
+}
+
+#[test]
+fn a_topic_without_queues_does_not_come_into_being_by_a_send() {
+    let folder = Folder::new();
+    let server = start(&folder, &[]);
+    let mut client = Client::connect(server.broker_addr().unwrap());
+    for queues in ["0", "-1"] {
+        let refused = client.first_send("Dry", queues, b"x");
+        check(&refused, response::SYSTEM_ERROR);
+        assert!(refused.remark.contains("defaultTopicQueueNums"), "{}", refused.remark);
+    }
+    let mut names = Client::connect(server.namesrv_addr().unwrap());
+    let route = names.call(request::GET_ROUTEINFO_BY_TOPIC, &[("topic", "Dry")], b"");
+    check(&route, response::TOPIC_NOT_EXIST);
+    check(&client.first_send("Dry", "1", b"x"), response::SUCCESS);
+    stop(server);
 }
 
 #[test]

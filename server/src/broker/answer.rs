@@ -59,6 +59,11 @@ pub(crate) fn not_created(error: CreateTopicError, ticket: &Ticket) -> Failure {
             response::TOPIC_NOT_EXIST,
             "topic not exist, apply first please! See https://rocketmq.apache.org/docs/bestPractice",
         ),
+        CreateTopicError::NoQueues => Failure::new(
+            ticket.invalid_parameter(),
+            "the topic would have no queues: defaultTopicQueueNums takes 1 and more, and the topic \
+             that it is made after must have queues",
+        ),
         CreateTopicError::TooMany(count) => Failure::new(
             response::SYSTEM_ERROR,
             format!("there are {count} topics, and no more may be created"),

@@ -130,7 +130,7 @@ fn a_bad_value_is_refused_with_file_line_and_what_the_key_takes() {
         ("longPollingEnable=maybe", "true or false"),
         ("handOverEntries=0", "1 to 65536"),
         ("shardTailMemory=4096", "16777216 to 1099511627776"),
-        ("defaultTopicQueueNums=-1", "0 to 4294967295"),
+        ("defaultTopicQueueNums=0", "1 to 65536"),
         ("maxMessageSize=99999999999999999999", "1 to 8388608"),
         ("shards=0", "1 to 1024"),
         ("threads=1025", "1 to 1024"),

@@ -48,6 +48,7 @@ pub use self::{
         PERM_INHERIT, PERM_READ, PERM_WRITE, Published, SubscriptionView, TopicConfig,
     },
     start::{ControlHandle, StartError, start},
+    topics::QUEUES_PER_TOPIC_MAX,
 };
 use crate::context::{ConnId, RequestContext};
 
@@ -125,6 +126,8 @@ pub enum CreateTopicError {
     Name(NameError),
     /// The template does not exist or may not be inherited from. Answer 17.
     NoTemplate,
+    /// The send, or the template, would give the topic no queues. Answer 1, to 5.x clients 29.
+    NoQueues,
     /// This many topics exist already, and no more may. Answer 1.
     TooMany(usize),
     /// The store did not take the topic, in words for the log. Answer 1; a retry may succeed.

@@ -21,7 +21,7 @@ use super::{
 pub(crate) const TOPICS_MAX: usize = 250_000;
 /// Queues of one topic at most, for reading and for writing. RocketMQ has no such bound; without it
 /// one request would make every client of a topic build a list of two billion queues.
-pub(crate) const QUEUES_PER_TOPIC_MAX: u32 = 65_536;
+pub const QUEUES_PER_TOPIC_MAX: u32 = 65_536;
 
 const READ_WRITE: u32 = PERM_READ | PERM_WRITE;
 /// Source: `TopicSysFlag`.
@@ -151,7 +151,11 @@ impl Topics {
         if !inherits {
             return Err(CreateTopicError::NoTemplate);
         }
+        // Upstream makes a topic that nobody can send to; here the sender learns what is wrong.
         let queue_nums = u32::try_from(queue_nums).unwrap_or(0).min(template.write_queue_nums);
+        if queue_nums == 0 {
+            return Err(CreateTopicError::NoQueues);
+        }
         let retry = name.starts_with(names::RETRY_PREFIX);
         Ok(TopicConfig {
             sys_flag: match (unit_mode, retry) {

@@ -48,11 +48,19 @@ fn switches_shape_the_system_topics() {
 #[test]
 fn a_send_creates_the_smaller_of_its_and_the_templates_queue_count() {
     let mut topics = Topics::new(&broker_config());
-    for (asked, want) in [(4, 4), (8, 8), (100, 8), (0, 0), (-3, 0)] {
+    for (asked, want) in [(1, 1), (4, 4), (8, 8), (100, 8)] {
         let name = format!("T{asked}");
         topics.create(&name, &template(asked), 5).unwrap();
         check_shape(&topics, &name, want, 6);
     }
+    for asked in [0, -3, i32::MIN] {
+        assert_eq!(topics.create("T", &template(asked), 5), Err(CreateTopicError::NoQueues));
+    }
+    topics.put(plain("Dry", 0, READ_WRITE | PERM_INHERIT), 5).unwrap();
+    let how =
+        NewTopic::FromTemplate { default_topic: "Dry".into(), queue_nums: 4, unit_mode: false };
+    assert_eq!(topics.create("T", &how, 5), Err(CreateTopicError::NoQueues));
+    assert_eq!(topics.get("T"), None);
 }
 
 #[test]
