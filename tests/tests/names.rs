@@ -7,14 +7,14 @@ use std::{fs, path::Path};
 use ringmq_protocol::{
     batch::{self, Item},
     body::{
-        self, ConsumerData, DataVersion, HeartbeatData, RegisterBrokerBody, SubscriptionData,
-        TopicConfig, TopicConfigTable, TopicList,
+        self, ConsumerData, DataVersion, HeartbeatData, LockBatchRequest, RegisterBrokerBody,
+        SubscriptionData, TopicConfig, TopicConfigTable, TopicList,
     },
     codes::{
         request::{
             CONSUMER_SEND_MSG_BACK, GET_ALL_TOPIC_CONFIG, GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-            GET_ROUTEINFO_BY_TOPIC, HEART_BEAT, REGISTER_BROKER, SEND_BATCH_MESSAGE, SEND_MESSAGE,
-            SEND_MESSAGE_V2, UPDATE_CONSUMER_OFFSET,
+            GET_ROUTEINFO_BY_TOPIC, HEART_BEAT, LOCK_BATCH_MQ, REGISTER_BROKER, SEND_BATCH_MESSAGE,
+            SEND_MESSAGE, SEND_MESSAGE_V2, UPDATE_CONSUMER_OFFSET,
         },
         response::{SUCCESS, TOPIC_NOT_EXIST},
     },
@@ -51,9 +51,9 @@ fn names_that_leave_a_folder_are_refused_on_every_path() {
         }
         check_refused(bad, "template", &send_any(&mut broker, SEND_MESSAGE_V2, "new", bad));
         check_refused(bad, "send back", &send_back(&mut broker, bad));
-        // These have nothing to create, and may be answered either way; what counts is below.
-        heartbeat(&mut broker, bad);
-        commit(&mut broker, bad);
+        check_refused(bad, "heartbeat", &heartbeat(&mut broker, bad));
+        check_refused(bad, "lock", &lock(&mut broker, bad));
+        check_refused(bad, "commit", &commit(&mut broker, bad));
         pull(&mut broker, bad);
         register(&mut namesrv, bad);
         let route = RouteRequest { topic: bad.into(), accept_standard_json_only: None };
@@ -111,7 +111,7 @@ fn send_back(client: &mut Client, group: &str) -> Reply {
     client.call(CONSUMER_SEND_MSG_BACK, ext, &[]).unwrap()
 }
 
-fn heartbeat(client: &mut Client, name: &str) {
+fn heartbeat(client: &mut Client, name: &str) -> Reply {
     let subscription = SubscriptionData {
         sub_string: "*".to_owned(),
         sub_version: 1,
@@ -133,17 +133,27 @@ fn heartbeat(client: &mut Client, name: &str) {
         producer_data_set: Vec::new(),
         without_sub: false,
     };
-    client.call(HEART_BEAT, |_| {}, &body::encode(&data)).unwrap();
+    client.call(HEART_BEAT, |_| {}, &body::encode(&data)).unwrap()
 }
 
-fn commit(client: &mut Client, name: &str) {
+fn lock(client: &mut Client, name: &str) -> Reply {
+    let data = LockBatchRequest {
+        client_id: "client".to_owned(),
+        consumer_group: name.to_owned(),
+        mq_set: Vec::new(),
+        only_this_broker: false,
+    };
+    client.call(LOCK_BATCH_MQ, |_| {}, &body::encode(&data)).unwrap()
+}
+
+fn commit(client: &mut Client, name: &str) -> Reply {
     let header = UpdateConsumerOffsetRequest {
         consumer_group: name.into(),
         topic: name.into(),
         queue_id: 0,
         commit_offset: 1,
     };
-    client.call(UPDATE_CONSUMER_OFFSET, |out| header.encode(out), &[]).unwrap();
+    client.call(UPDATE_CONSUMER_OFFSET, |out| header.encode(out), &[]).unwrap()
 }
 
 fn pull(client: &mut Client, name: &str) {

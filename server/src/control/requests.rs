@@ -7,7 +7,9 @@ mod lock;
 mod offsets;
 mod topic;
 
-use ringmq_protocol::{codes::request, command::Command};
+use ringmq_protocol::{
+    codes::request, command::Command, limits::GROUP_LEN_MAX, names::validate_group,
+};
 
 pub(super) use self::offsets::WithOffsets;
 use super::{
@@ -75,6 +77,19 @@ const ON_SLAVE: &str = "Can't modify topic or subscription group from slave brok
 /// Refuses changes on a slave.
 fn master_only(broker: &Broker) -> Result<(), Answer> {
     if broker.config.broker_id == 0 { Ok(()) } else { Err(Answer::failed(ON_SLAVE)) }
+}
+
+/// Refuses a group whose name upstream's clients would not take: nothing of it may come into being.
+/// 4.9.8 takes any name here and 5.x passes over it; both then answer 26 or 1 to what the group asks
+/// next, and an answer that says why comes sooner.
+fn allowed_group(name: &str) -> Result<(), Answer> {
+    validate_group(name).map_err(|_| {
+        let shown: String = name.escape_debug().take(80).collect();
+        Answer::failed(format!(
+            "the group name [{shown}] is not allowed: it takes 1 to {GROUP_LEN_MAX} of the \
+             characters ^[%|a-zA-Z0-9_-]+$"
+        ))
+    })
 }
 
 #[cfg(test)]

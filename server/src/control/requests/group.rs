@@ -9,10 +9,9 @@ use ringmq_protocol::{
     body::{ConsumerList, SubscriptionGroupConfig},
     command::Command,
     headers::ConsumerGroupRequest,
-    names::validate_group,
 };
 
-use super::{heartbeat::parse, master_only};
+use super::{allowed_group, heartbeat::parse, master_only};
 use crate::control::{
     GroupConfig,
     answer::Answer,
@@ -37,9 +36,7 @@ pub(super) fn consumer_list(broker: &Broker, command: &Command<'_>) -> Result<An
 pub(super) fn update(broker: &mut Broker, body: &[u8], now: Now) -> Result<Answer, Answer> {
     master_only(broker)?;
     let update: SubscriptionGroupConfig = parse(body)?;
-    // 4.9.8 takes any name; one that no client can use would only be in the way.
-    validate_group(&update.group_name)
-        .map_err(|_| Answer::failed("the group name has characters or a length not allowed"))?;
+    allowed_group(&update.group_name)?;
     let config = GroupConfig {
         name: Arc::from(update.group_name),
         consume_enable: update.consume_enable,

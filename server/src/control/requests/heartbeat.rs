@@ -9,15 +9,16 @@ use std::sync::Arc;
 
 use ringmq_protocol::{
     body::{
-        self, Body, CheckClientConfig, ConsumeFromWhere, ConsumerData, HeartbeatData,
+        self, Body, CheckClientConfig, ConsumeFromWhere, ConsumerData, HeartbeatData, ProducerData,
         SubscriptionData,
     },
     command::Command,
     headers::UnregisterClientRequest,
-    names,
+    names::{self, NameError},
     tags::{TagSet, java_hash},
 };
 
+use super::allowed_group;
 use crate::{
     context::RequestContext,
     control::{
@@ -61,15 +62,28 @@ pub(super) fn heartbeat(
         seen: now.instant,
         seen_ms: now.epoch_ms,
     };
+    // A client's groups share its heartbeat: one bad name must not cost the others.
+    let mut refused = Ok(Answer::ok());
     for consumer in heartbeat.consumer_data_set {
-        enter_consumer(broker, ctx, consumer, &member, now)?;
+        match allowed_group(&consumer.group_name) {
+            Ok(()) => enter_consumer(broker, ctx, consumer, &member, now)?,
+            Err(answer) => refused = Err(answer),
+        }
     }
-    for producer in heartbeat.producer_data_set {
-        let group = group_name(producer.group_name)?;
-        let entered = broker.members.heartbeat_producer(&group, ctx.conn, member.clone());
+    for ProducerData { group_name, .. } in heartbeat.producer_data_set {
+        // A client that traces puts some forty characters around the name of a group.
+        let allowed = match names::validate_group(&group_name) {
+            Err(NameError::TooLong) if group_name.len() <= NAME_LEN_MAX => Ok(()),
+            _ => allowed_group(&group_name),
+        };
+        if let Err(answer) = allowed {
+            refused = Err(answer);
+            continue;
+        }
+        let entered = broker.members.heartbeat_producer(&group_name, ctx.conn, member.clone());
         entered.map_err(|Full| too_much())?;
     }
-    Ok(Answer::ok())
+    refused
 }
 
 fn enter_consumer(
@@ -79,7 +93,7 @@ fn enter_consumer(
     member: &Member,
     now: Now,
 ) -> Result<(), Answer> {
-    let group = group_name(consumer.group_name)?;
+    let group = consumer.group_name;
     let mut subscriptions = Vec::with_capacity(consumer.subscription_data_set.len());
     for subscription in consumer.subscription_data_set {
         subscriptions.push(view(subscription)?);
@@ -93,7 +107,7 @@ fn enter_consumer(
         broker.members.heartbeat_consumer(&group, ctx.conn, member.clone(), terms, subscriptions);
     entered.map_err(|Full| too_much())?;
     // Without a configuration the member is registered all the same, and its pulls answered 26.
-    let may_retry = !group.is_empty() && names::group_of_retry_topic(&group).is_none();
+    let may_retry = names::group_of_retry_topic(&group).is_none();
     if let Some(config) = broker.groups.find_or_create(&group, now.epoch_ms)
         && may_retry
     {
@@ -167,10 +181,6 @@ pub(super) fn check(body: &[u8]) -> Result<Answer, Answer> {
     let kind = check.subscription_data.expression_type.unwrap_or_default();
     let remark = format!("The broker does not support consumer to filter message by {kind}");
     Err(Answer::failed(remark))
-}
-
-fn group_name(name: String) -> Result<String, Answer> {
-    if name.len() > NAME_LEN_MAX { Err(too_much()) } else { Ok(name) }
 }
 
 fn too_much() -> Answer {

@@ -2,9 +2,12 @@
 //!
 //! Source: Apache RocketMQ 4.9.8, `AdminBrokerProcessor.lockBatchMQ`.
 
-use ringmq_protocol::body::{LockBatchRequest, LockBatchResponse, MessageQueue};
+use ringmq_protocol::{
+    body::{LockBatchRequest, LockBatchResponse, MessageQueue},
+    names::validate_topic,
+};
 
-use super::heartbeat::parse;
+use super::{allowed_group, heartbeat::parse};
 use crate::control::{
     answer::Answer,
     broker::{Broker, Now},
@@ -13,7 +16,7 @@ use crate::control::{
 
 /// Queues in one request at most.
 const QUEUES_MAX: usize = 65_536;
-/// Bytes in a name at most.
+/// Bytes in a client id or broker name at most.
 const NAME_LEN_MAX: usize = 1024;
 
 /// Answers 0 in any case; the body lists the queues that the client now holds.
@@ -45,12 +48,13 @@ fn batch(body: &[u8]) -> Result<LockBatchRequest, Answer> {
     if batch.mq_set.len() > QUEUES_MAX || names.iter().any(|name| name.len() > NAME_LEN_MAX) {
         return Err(Answer::failed("the request names more or longer than this broker keeps"));
     }
+    allowed_group(&batch.consumer_group)?;
     Ok(batch)
 }
 
 /// The queue's key; none for names that no queue can have, which nobody can lock.
 fn key(queue: &MessageQueue) -> Option<QueueKey> {
-    let fits = queue.topic.len() <= NAME_LEN_MAX && queue.broker_name.len() <= NAME_LEN_MAX;
+    let fits = validate_topic(&queue.topic).is_ok() && queue.broker_name.len() <= NAME_LEN_MAX;
     fits.then(|| QueueKey {
         topic: queue.topic.as_str().into(),
         broker_name: queue.broker_name.as_str().into(),

@@ -214,11 +214,51 @@ fn a_group_that_may_not_be_created_still_has_members() {
 #[test]
 fn a_group_name_never_becomes_a_bad_topic() {
     let mut bench = Bench::new();
-    for group in ["../x", &"g".repeat(121)] {
-        assert_eq!(bench.beat(1, group, r#"{"topic":"T"}"#).code, 0);
-        assert_eq!(bench.ask(1, 38, &[("consumerGroup", group)], "").code, 0);
+    let (long, longer) = ("g".repeat(121), "g".repeat(256));
+    for (group, code) in [("../x", 1), ("", 1), ("a b", 1), (&longer, 1), (&long, 0)] {
+        let body = format!(r#"{{"clientId":"c","consumerGroup":"{group}","mqSet":[]}}"#);
+        assert_eq!(bench.beat(1, group, r#"{"topic":"T"}"#).code, code, "34 {group}");
+        assert_eq!(bench.ask(1, 38, &[("consumerGroup", group)], "").code, code, "38 {group}");
+        assert_eq!(bench.ask(1, 41, &[], &body).code, code, "41 {group}");
+        assert_eq!(bench.ask(1, 42, &[], &body).code, code, "42 {group}");
+        assert_eq!(bench.broker.groups.all().contains_key(group), code == 0, "{group}");
     }
     assert!(bench.broker.topics.all().keys().all(|topic| !topic.starts_with("%RETRY%")));
+}
+
+#[test]
+fn a_bad_group_name_costs_the_other_groups_of_its_heartbeat_nothing() {
+    let mut bench = Bench::new();
+    let traces = "t".repeat(300);
+    let groups = |names: &[&str]| {
+        let names: Vec<_> =
+            names.iter().map(|name| format!(r#"{{"groupName":"{name}"}}"#)).collect();
+        names.join(",")
+    };
+    let body = format!(
+        r#"{{"clientID":"c","consumerDataSet":[{}],"producerDataSet":[{}]}}"#,
+        groups(&["G", "../x", "H"]),
+        groups(&["P", "a.b", &traces])
+    );
+    let answer = bench.ask(1, 34, &[], &body);
+    assert_eq!(answer.code, 1);
+    assert!(answer.remark.as_deref().unwrap().contains("a.b"), "{:?}", answer.remark);
+    for group in ["G", "H"] {
+        assert_eq!(bench.ask(1, 38, &[("consumerGroup", group)], "").code, 0, "{group}");
+    }
+    for (group, known) in [("P", true), ("a.b", false), (&traces, true)] {
+        assert_eq!(bench.broker.members.producers(group).is_some(), known, "{group}");
+    }
+}
+
+#[test]
+fn a_queue_whose_topic_can_have_none_is_never_locked() {
+    let mut bench = Bench::new();
+    let queues = ["../x", "", "T"]
+        .map(|topic| format!(r#"{{"brokerName":"b","queueId":0,"topic":"{topic}"}}"#));
+    let body = format!(r#"{{"clientId":"c","consumerGroup":"G","mqSet":[{}]}}"#, queues.join(","));
+    let granted = bench.ask(1, 41, &[], &body);
+    assert_eq!(text(&granted), format!(r#"{{"lockOKMQSet":[{}]}}"#, queues[2]));
 }
 
 #[test]
