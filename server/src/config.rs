@@ -16,7 +16,10 @@ use std::{
     time::Duration,
 };
 
-use crate::control::QUEUES_PER_TOPIC_MAX;
+use crate::{
+    control::QUEUES_PER_TOPIC_MAX,
+    namesrv::{BROKER_TEXT_LEN_MAX, check_name},
+};
 
 use self::{
     cli::{BlockSize, Cli},
@@ -282,8 +285,8 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
     // Upstream takes any number as well, and what is nearest of 10 to 60 s.
     let register_millis: u64 = file.ranged("registerNameServerPeriod", 30_000, 0, 86_400_000)?;
     Ok(BrokerConfig {
-        name: file.text("brokerName").unwrap_or_else(host_name),
-        cluster: file.text("brokerClusterName").unwrap_or_else(|| "DefaultCluster".to_owned()),
+        name: name(file, "brokerName")?.unwrap_or_else(host_name),
+        cluster: name(file, "brokerClusterName")?.unwrap_or_else(|| "DefaultCluster".to_owned()),
         id: 0,
         listen,
         advertise,
@@ -342,6 +345,19 @@ fn memory(file: &mut Properties, key: &str) -> Result<Option<usize>, ConfigError
 fn block_len(file: &mut Properties) -> Result<Option<u32>, ConfigError> {
     let size: Option<BlockSize> = file.optional("blockSize", "auto, 512 or 4096")?;
     Ok(size.unwrap_or_default().0)
+}
+
+/// A name that name servers take.
+fn name(file: &mut Properties, key: &str) -> Result<Option<String>, ConfigError> {
+    let Some(entry) = file.entry(key) else { return Ok(None) };
+    match check_name(&entry.text) {
+        Ok(()) => Ok(Some(entry.text)),
+        Err(_) => Err(file.wrong(
+            key,
+            &entry,
+            format_args!("1 to {BROKER_TEXT_LEN_MAX} bytes without slashes and control characters"),
+        )),
+    }
 }
 
 /// The region stands in every answer to a send, so it has to be plain text in JSON.

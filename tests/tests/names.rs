@@ -173,7 +173,8 @@ fn register(client: &mut Client, name: &str) {
         filter_server_list: Vec::new(),
         topic_config_serialize_wrapper: table,
     };
-    for broker_name in ["broker-b", name] {
+    // A bad name costs that topic, or the broker that has it. A space leads nowhere.
+    for (broker_name, taken) in [("broker-b", true), (name, name == "x y")] {
         let header = RegisterBrokerRequest {
             broker_name: broker_name.into(),
             broker_addr: "127.0.0.1:1".into(),
@@ -186,7 +187,9 @@ fn register(client: &mut Client, name: &str) {
             enable_acting_master: None,
             zone_name: None,
         };
-        client.call(REGISTER_BROKER, |out| header.encode(out), &body::encode(&data)).unwrap();
+        let reply =
+            client.call(REGISTER_BROKER, |out| header.encode(out), &body::encode(&data)).unwrap();
+        assert_eq!(reply.code == SUCCESS, taken, "registration of {broker_name:?}");
     }
 }
 

@@ -137,6 +137,8 @@ fn a_bad_value_is_refused_with_file_line_and_what_the_key_takes() {
         ("blockSize=1000", "auto, 512 or 4096"),
         ("segmentSize=1", "1048576 to 2147483648"),
         ("registerNameServerPeriod=soon", "0 to 86400000"),
+        ("brokerName=../a", "1 to 255 bytes without slashes"),
+        ("brokerClusterName=a/b", "1 to 255 bytes without slashes"),
         ("regionId=a b", "letters, digits, `-`, `_` and `.`"),
         ("brokerIP1=127.0.0.1:port", "HOST or HOST:PORT"),
     ] {

@@ -13,7 +13,6 @@ mod register;
 mod requests;
 mod routes;
 
-pub(crate) use self::listener::Listener;
 pub use self::{
     kv::{KV_BYTES_MAX, KvFull, KvTable},
     listener::{
@@ -22,7 +21,8 @@ pub use self::{
     },
     requests::NameServer,
     routes::{
-        ADDRESSES_MAX, Address, BROKER_TEXT_LEN_MAX, ENTRIES_MAX, Master, Peer, Queues,
+        ADDRESSES_MAX, Address, BROKER_TEXT_LEN_MAX, BadText, ENTRIES_MAX, Master, Peer, Queues,
         RegisterError, Registration, Route, RouteBroker, RouteTable, SILENCE_MAX, UnitTopics,
     },
 };
+pub(crate) use self::{listener::Listener, routes::check_name};

@@ -60,7 +60,7 @@ pub(super) fn register(
     let master = server
         .routes
         .register(registration, peer, now)
-        .map_err(|error| Answer::failed(format!("registration refused: {error:?}")))?;
+        .map_err(|error| Answer::failed(format!("registration refused: {error}")))?;
     if is_new {
         info!(broker = %header.broker_name, id = header.broker_id, cluster = %header.cluster_name,
               addr = %header.broker_addr, from = %addr, "broker registered");

@@ -12,6 +12,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
     time::{Duration, Instant},
 };
 
@@ -92,10 +93,50 @@ pub struct Master {
 /// Why a registration was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterError {
-    /// A name or an address is empty, too long or has control characters. Answer 1.
-    Text,
+    /// This field of the request breaks this rule. Answer 1.
+    Field(&'static str, BadText),
     /// [`ADDRESSES_MAX`] addresses are known. Answer 1.
     TooManyAddresses,
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Field(field, rule) => write!(f, "{field} {rule}"),
+            Self::TooManyAddresses => {
+                write!(f, "{ADDRESSES_MAX} brokers are known, and no more are taken")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RegisterError {}
+
+/// Why a name or number in a registration is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadText {
+    /// Nothing but white space.
+    Blank,
+    /// Longer than [`BROKER_TEXT_LEN_MAX`].
+    TooLong,
+    /// It has control characters.
+    Control,
+    /// Tools make files of it, and it would lead out of their folder.
+    Path,
+    /// Below zero.
+    Negative,
+}
+
+impl fmt::Display for BadText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blank => f.write_str("is blank"),
+            Self::TooLong => write!(f, "is longer than {BROKER_TEXT_LEN_MAX} bytes"),
+            Self::Control => f.write_str("has control characters"),
+            Self::Path => f.write_str("must not be a path: no slashes, no dots alone"),
+            Self::Negative => f.write_str("is negative"),
+        }
+    }
 }
 
 /// Everything a name server knows about brokers and topics.
@@ -174,9 +215,9 @@ impl RouteTable {
         now: Instant,
     ) -> Result<Option<Master>, RegisterError> {
         let Registration { address, ha_addr, silence_max, topics } = registration;
-        check_text(&address)?;
+        check_address(&address)?;
         if ha_addr.len() > BROKER_TEXT_LEN_MAX {
-            return Err(RegisterError::Text);
+            return Err(RegisterError::Field("haServerAddr", BadText::TooLong));
         }
         if !self.live.contains_key(address.addr) && self.live.len() >= ADDRESSES_MAX {
             return Err(RegisterError::TooManyAddresses);
@@ -444,14 +485,36 @@ fn leave_cluster(
     }
 }
 
-fn check_text(address: &Address<'_>) -> Result<(), RegisterError> {
-    let fits = |text: &str| {
-        !text.trim().is_empty()
-            && text.len() <= BROKER_TEXT_LEN_MAX
-            && !text.chars().any(char::is_control)
+fn check_address(address: &Address<'_>) -> Result<(), RegisterError> {
+    let in_field = |field, checked: Result<(), BadText>| {
+        checked.map_err(|rule| RegisterError::Field(field, rule))
     };
-    let fine = fits(address.cluster) && fits(address.name) && fits(address.addr) && address.id >= 0;
-    if fine { Ok(()) } else { Err(RegisterError::Text) }
+    in_field("clusterName", check_name(address.cluster))?;
+    in_field("brokerName", check_name(address.name))?;
+    in_field("brokerAddr", check_text(address.addr))?;
+    in_field("brokerId", if address.id < 0 { Err(BadText::Negative) } else { Ok(()) })
+}
+
+/// Checks the name of a broker or cluster. Upstream takes any; what is usual passes: letters of any
+/// language, digits, dots in between, even spaces.
+///
+/// # Errors
+///
+/// [`BadText`]: refuse the registration or configuration.
+pub(crate) fn check_name(name: &str) -> Result<(), BadText> {
+    check_text(name)?;
+    let is_path = name.contains(['/', '\\']) || name.trim().chars().all(|c| c == '.');
+    if is_path { Err(BadText::Path) } else { Ok(()) }
+}
+
+fn check_text(text: &str) -> Result<(), BadText> {
+    if text.trim().is_empty() {
+        return Err(BadText::Blank);
+    }
+    if text.len() > BROKER_TEXT_LEN_MAX {
+        return Err(BadText::TooLong);
+    }
+    if text.chars().any(char::is_control) { Err(BadText::Control) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -240,20 +240,37 @@ fn a_bad_topic_name_costs_only_that_topic() {
 }
 
 #[test]
+fn usual_names_of_brokers_are_taken() {
+    for name in
+        ["broker-a", "node1.example.com", "b_0", "caf\u{e9}", "broker a", "..a", &"x".repeat(255)]
+    {
+        assert_eq!(check_name(name), Ok(()), "{name}");
+    }
+}
+
+#[test]
 fn unusable_names_are_refused() {
     let mut bench = Bench::new();
     let long = "x".repeat(BROKER_TEXT_LEN_MAX + 1);
-    for bad in [
-        address("", 0, "h:1"),
-        address("a", 0, " "),
-        address("a", -1, "h:1"),
-        address("a\n", 0, "h:1"),
-        address(&long, 0, "h:1"),
+    let in_cluster = |cluster: &'static str| Address { cluster, ..address("a", 0, "h:1") };
+    for (bad, field, rule) in [
+        (address("", 0, "h:1"), "brokerName", BadText::Blank),
+        (address("a", 0, " "), "brokerAddr", BadText::Blank),
+        (address("a", -1, "h:1"), "brokerId", BadText::Negative),
+        (address("a\n", 0, "h:1"), "brokerName", BadText::Control),
+        (address("a\u{85}", 0, "h:1"), "brokerName", BadText::Control),
+        (address(&long, 0, "h:1"), "brokerName", BadText::TooLong),
+        (address("../a", 0, "h:1"), "brokerName", BadText::Path),
+        (address("..", 0, "h:1"), "brokerName", BadText::Path),
+        (address("a\\b", 0, "h:1"), "brokerName", BadText::Path),
+        (address("/tmp/a", 0, "h:1"), "brokerName", BadText::Path),
+        (in_cluster(" "), "clusterName", BadText::Blank),
+        (in_cluster("a/b"), "clusterName", BadText::Path),
     ] {
         let registration =
             Registration { address: bad, ha_addr: "", silence_max: None, topics: None };
         let got = bench.table.register(registration, Peer(1), bench.now);
-        assert_eq!(got, Err(RegisterError::Text));
+        assert_eq!(got, Err(RegisterError::Field(field, rule)));
     }
     assert!(bench.table.clusters().is_empty());
 }
