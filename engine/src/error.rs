@@ -22,6 +22,8 @@ pub enum AppendError {
     },
     /// An earlier write failed, with this cause. The shard only reads until it is opened again.
     Poisoned(String),
+    /// The engine is closed. Only a new opening takes appends again.
+    Closed,
 }
 
 impl fmt::Display for AppendError {
@@ -33,11 +35,18 @@ impl fmt::Display for AppendError {
                 write!(f, "the append needs {len} bytes, a group has at most {max}")
             }
             Self::Poisoned(cause) => write!(f, "the shard stopped after a failed write: {cause}"),
+            Self::Closed => Closed.fmt(f),
         }
     }
 }
 
 impl error::Error for AppendError {}
+
+impl From<Closed> for AppendError {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
 
 /// Why a record could not be read although its queue has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +56,14 @@ pub enum ReadError {
     Io(String),
     /// What lies at this position is not what was written there. A retry fails again.
     Damaged(crate::LogOffset),
+    /// The offset lies before the first record that is kept. Read on at this one.
+    BelowMin(crate::QueueOffset),
+    /// The offset lies behind the committed end, which is this one.
+    BeyondEnd(crate::QueueOffset),
+    /// Nothing will follow: an earlier write failed, with this cause. What is there can be read.
+    Poisoned(String),
+    /// The engine is closed. Only a new opening reads again.
+    Closed,
 }
 
 impl fmt::Display for ReadError {
@@ -54,11 +71,35 @@ impl fmt::Display for ReadError {
         match self {
             Self::Io(cause) => write!(f, "reading the log failed: {cause}"),
             Self::Damaged(position) => write!(f, "the log is damaged at position {position}"),
+            Self::BelowMin(min) => write!(f, "the first record that is kept has offset {min}"),
+            Self::BeyondEnd(max) => write!(f, "the queue ends at offset {max}"),
+            Self::Poisoned(cause) => {
+                write!(f, "no record will follow, a write has failed: {cause}")
+            }
+            Self::Closed => Closed.fmt(f),
         }
     }
 }
 
 impl error::Error for ReadError {}
+
+impl From<Closed> for ReadError {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+/// The engine is closed, or was closed before it answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the engine is closed")
+    }
+}
+
+impl error::Error for Closed {}
 
 /// Why a store did not open. `Display` is one line that names the cause and the cure.
 #[derive(Debug)]

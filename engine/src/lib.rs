@@ -5,7 +5,26 @@
 //! owns a shard and everything of it: nothing on the append path is shared, locked or counted.
 //!
 //! The crate knows nothing of what is in a record: an embedder stores anything that implements
-//! [`Record`], plain bytes included.
+//! [`Record`], plain bytes included. An append is answered once its record is durable and visible.
+//!
+//! # Three ways to use it
+//!
+//! - [`Engine::open`] gives a handle for any thread and any executor, and runs the shards on threads
+//!   that it starts for them. Each of its futures can also be waited for by blocking, with `wait`.
+//! - [`Engine::attach`] gives the same handle, and the shards to threads of the caller: a
+//!   [`ShardLoop`] runs by itself or inside a loop that has other work too.
+//! - [`Store::open`] gives bare shards. The thread that owns one appends and reads without locks,
+//!   hand-over or futures, and drives the ring with [`RingShard::turn`].
+//!
+//! Nothing is global: stores are opened and closed as often as wanted in one process, several at a
+//! time, and no thread runs that the caller did not ask for.
+//!
+//! # Limits
+//!
+//! Every memory has a bound: of a shard in [`ShardLimits`], of what waits between the handles and a
+//! shard in [`InboxLimits`]. Where one is reached, appends wait for room, or say
+//! [`AppendError::Backlogged`]. Records that were read hold memory of the shard until they are
+//! dropped; readers that hold much are given copies instead, so an append never waits for them.
 //!
 //! # Files
 //!
@@ -30,6 +49,7 @@ mod crc;
 mod driver;
 mod error;
 mod format;
+mod handle;
 mod layout;
 mod mem;
 mod op;
@@ -43,7 +63,11 @@ mod view;
 pub use driver::ring::RingShard;
 #[cfg(any(test, feature = "sim"))]
 pub use driver::sim;
-pub use error::{AppendError, OpenError, ReadError};
+pub use error::{AppendError, Closed, OpenError, ReadError};
+pub use handle::{
+    Answer, Append, Batch, Close, Commit, Engine, EngineOptions, Fact, InboxLimits, NewRecord,
+    Queue, QueueOffsets, Read, Room, ShardHandle, ShardLoop, Turn,
+};
 pub use layout::{Geometry, shard_of};
 pub use mem::RecordSlice;
 pub use op::{Completion, FileId, Op, OpId, ReadBuffer};
@@ -51,7 +75,7 @@ pub use record::{Record, Stamp};
 pub use recovery::RecoveryReport;
 pub use shard::{
     Appended, CommitBy, ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, Shard, ShardLimits,
-    ShardStats, StoreTime,
+    ShardStats, StoreTime, StoredRecord,
 };
 pub use store::{OpenStore, Store, StoreGuard, StoreOptions};
 pub use units::{EpochMillis, LogOffset, QueueOffset, Sequence};

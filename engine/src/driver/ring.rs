@@ -30,6 +30,8 @@ const ENTRIES: u32 = 256;
 const JOBS_MAX: usize = 128;
 /// Segments that can be registered; more are used by their descriptors.
 const FIXED_FILES: u32 = 1024;
+/// Marks the completions of the bell; no job has this number.
+const BELL: u64 = u64::MAX;
 
 /// An operation under way. The memory that the kernel uses is owned here until its completion.
 enum Job {
@@ -80,12 +82,35 @@ struct RingDriver {
     waiting: VecDeque<Job>,
     /// Operations that were answered without the ring.
     refused: Vec<Completion>,
+    /// Room for the completions of one look at the ring.
+    taken: Vec<cqueue::Entry>,
+    bell: Option<Bell>,
+    /// The ring looks at the bell.
+    listening: bool,
+}
+
+/// Wakes the thread that waits for a shard's ring, from any other thread.
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> io::Result<Self> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        Ok(Self(rustix::event::eventfd(0, flags)?))
+    }
+
+    #[expect(clippy::host_endian_bytes, reason = "an eventfd counts in the machine's own order")]
+    pub(crate) fn ring(&self) {
+        // The counter cannot be full after fewer than 2^64 - 1 rings, and a full one is readable.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
 }
 
 /// A shard together with its ring, owned by one thread at a time.
 pub struct RingShard {
     shard: Shard,
     driver: RingDriver,
+    /// Room for the completions of one turn.
+    done: Vec<Completion>,
 }
 
 impl RingDriver {
@@ -117,6 +142,9 @@ impl RingDriver {
             jobs: Slab::new(),
             waiting: VecDeque::new(),
             refused: Vec::new(),
+            taken: Vec::new(),
+            bell: None,
+            listening: false,
         };
         driver.add_file(FileId::Index, index);
         for (ordinal, fd) in segments {
@@ -169,6 +197,7 @@ impl RingDriver {
             let Some(job) = self.waiting.pop_front() else { break };
             self.push(job)?;
         }
+        self.listen()?;
         if self.ring.submission().is_empty() {
             return Ok(());
         }
@@ -184,6 +213,24 @@ impl RingDriver {
             // out, after its completion; `drop` waits for all completions before fields go.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             if pushed.is_ok() {
+                return Ok(());
+            }
+            retry(|| self.ring.submit())?;
+        }
+    }
+
+    /// Has the ring look at the bell until further notice.
+    fn listen(&mut self) -> io::Result<()> {
+        let Some(bell) = self.bell.as_ref().filter(|_| !self.listening) else { return Ok(()) };
+        let events = u32::from(rustix::event::PollFlags::IN.bits());
+        let entry = opcode::PollAdd::new(Fd(bell.0.as_raw_fd()), events).multi(true).build();
+        let entry = entry.user_data(BELL);
+        loop {
+            // SAFETY: the entry names no memory. The descriptor lives as long as the driver, and the
+            // kernel holds the file itself until the ring is gone.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            if pushed.is_ok() {
+                self.listening = true;
                 return Ok(());
             }
             retry(|| self.ring.submit())?;
@@ -259,11 +306,17 @@ impl RingDriver {
     fn reap(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         done.append(&mut self.refused);
         loop {
-            let entries: Vec<cqueue::Entry> = self.ring.completion().collect();
-            if entries.is_empty() {
+            let mut taken = std::mem::take(&mut self.taken);
+            taken.extend(self.ring.completion());
+            if taken.is_empty() {
+                self.taken = taken;
                 return Ok(());
             }
-            for entry in entries {
+            for entry in taken.drain(..) {
+                if entry.user_data() == BELL {
+                    self.listening = cqueue::more(entry.flags());
+                    continue;
+                }
                 let key = index(entry.user_data());
                 let Some(job) = self.jobs.try_remove(key) else { continue };
                 match self.advance(job, entry.result()) {
@@ -271,6 +324,7 @@ impl RingDriver {
                     Progress::Done(completion) => done.push(completion),
                 }
             }
+            self.taken = taken;
         }
     }
 
@@ -432,7 +486,20 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 
 impl RingShard {
     pub(crate) fn new(shard: Shard, files: ShardFiles, region: Arc<Region>) -> io::Result<Self> {
-        Ok(Self { shard, driver: RingDriver::new(files, region)? })
+        Ok(Self { shard, driver: RingDriver::new(files, region)?, done: Vec::new() })
+    }
+
+    /// A bell that ends the wait of [`turn_blocking`](Self::turn_blocking) and makes
+    /// [`event_fd`](Self::event_fd) readable. The first one makes the ring listen.
+    pub(crate) fn bell(&mut self) -> io::Result<Bell> {
+        let bell = match self.driver.bell.take() {
+            Some(bell) => bell,
+            None => Bell::new()?,
+        };
+        let other = bell.0.try_clone();
+        self.driver.bell = Some(bell);
+        self.driver.submit()?;
+        Ok(Bell(other?))
     }
 
     /// The shard itself.
@@ -452,9 +519,8 @@ impl RingShard {
     ///
     /// The kernel's, when the ring itself fails; the shard cannot go on then.
     pub fn turn(&mut self, now: EpochMillis) -> io::Result<()> {
-        let mut done = Vec::new();
-        self.driver.reap(&mut done)?;
-        for completion in done {
+        self.driver.reap(&mut self.done)?;
+        for completion in self.done.drain(..) {
             self.shard.complete(completion, now);
         }
         self.shard.input_drained(now);
@@ -476,7 +542,7 @@ impl RingShard {
     pub fn turn_blocking(&mut self, now: EpochMillis, timeout: Duration) -> io::Result<()> {
         self.shard.input_drained(now);
         self.submit()?;
-        if !self.driver.jobs.is_empty() {
+        if !self.driver.jobs.is_empty() || self.driver.listening {
             let time = Timespec::from(timeout);
             let args = SubmitArgs::new().timespec(&time);
             match self.driver.ring.submitter().submit_with_args(1, &args) {
@@ -496,6 +562,10 @@ impl RingShard {
     ///
     /// The kernel's, or why the shard was poisoned. What was acknowledged is safe all the same.
     pub fn close(mut self, now: impl Fn() -> EpochMillis) -> io::Result<()> {
+        self.finish(now)
+    }
+
+    pub(crate) fn finish(&mut self, now: impl Fn() -> EpochMillis) -> io::Result<()> {
         const WAIT: Duration = Duration::from_millis(50);
         self.shard.start_checkpoint(now());
         loop {

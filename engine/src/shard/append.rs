@@ -130,6 +130,14 @@ impl Shard {
         })
     }
 
+    /// Bytes of the longest record that an append can take, by the limits of the shard and the length
+    /// of its segments.
+    pub fn append_len_max(&self) -> usize {
+        let max = self.geometry.group_len_max().min(self.limits.large_bytes);
+        let blocks = max / self.geometry.block_len();
+        (blocks * self.geometry.block_len()).saturating_sub(HEADER_LEN + ENTRY_LEN)
+    }
+
     /// Logs a queue's opening a second time, in another group: one damaged record must not cost the
     /// queue its name.
     fn confirm_queue(&mut self, queue: QueueNo, now: EpochMillis) {

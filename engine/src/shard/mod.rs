@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use slab::Slab;
 
 pub use append::Appended;
-pub use read::{ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, StoreTime};
+pub use read::{ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, StoreTime, StoredRecord};
 
 use crate::layout::{Geometry, Place};
 use crate::op::{Completion, Op, OpId};

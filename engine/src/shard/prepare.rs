@@ -97,6 +97,11 @@ impl Segments {
 }
 
 impl Shard {
+    /// True while segments are still to be made ready for appends: the device is also busy with that.
+    pub fn is_preparing(&self) -> bool {
+        self.poison.is_none() && self.segments.wanted(self.head.ordinal).is_some()
+    }
+
     /// Starts the next step of preparation, if one is due.
     pub(super) fn prepare_more(&mut self) {
         if self.poison.is_some() || self.segments.step != Step::Idle {

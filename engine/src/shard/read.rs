@@ -21,6 +21,19 @@ pub struct ReadLimits {
     pub scanned_max: u32,
 }
 
+/// A record as it lies in the log.
+#[derive(Clone, Debug)]
+pub struct StoredRecord {
+    /// Its place in the queue. Unit: records.
+    pub queue_offset: QueueOffset,
+    /// Where it starts in the log. Unit: bytes.
+    pub log_offset: LogOffset,
+    /// What [`Record::tag`](crate::Record::tag) said.
+    pub tag: i64,
+    /// Its stored form.
+    pub bytes: RecordSlice,
+}
+
 /// What a read found.
 #[derive(Debug)]
 pub enum ReadOutcome {
@@ -93,6 +106,48 @@ impl Shard {
         token: u64,
         out: &mut Vec<RecordSlice>,
     ) -> ReadOutcome {
+        let first_slice = out.len();
+        let outcome = self.read_each(queue, from, limits, filter, token, &mut |_, _, slice| {
+            push_slice(out, first_slice, slice);
+        });
+        if self.is_much_pinned() {
+            out.iter_mut().skip(first_slice).for_each(|slice| *slice = slice.detached());
+        }
+        outcome
+    }
+
+    /// As [`read`](Self::read), with every record apart, for records that do not tell their own
+    /// length.
+    pub fn read_records(
+        &mut self,
+        queue: QueueNo,
+        from: QueueOffset,
+        limits: &ReadLimits,
+        filter: &TagFilter,
+        token: u64,
+        out: &mut Vec<StoredRecord>,
+    ) -> ReadOutcome {
+        let first = out.len();
+        let outcome =
+            self.read_each(queue, from, limits, filter, token, &mut |at, entry, bytes| {
+                let (log_offset, tag) = (entry.position, entry.tag);
+                out.push(StoredRecord { queue_offset: at, log_offset, tag, bytes });
+            });
+        if self.is_much_pinned() {
+            out.iter_mut().skip(first).for_each(|record| record.bytes = record.bytes.detached());
+        }
+        outcome
+    }
+
+    fn read_each(
+        &mut self,
+        queue: QueueNo,
+        from: QueueOffset,
+        limits: &ReadLimits,
+        filter: &TagFilter,
+        token: u64,
+        give: &mut impl FnMut(QueueOffset, &QueueEntry, RecordSlice),
+    ) -> ReadOutcome {
         let (min, max) = (self.min_offset(queue), self.max_offset(queue));
         if from < min {
             return ReadOutcome::BelowMin { min };
@@ -100,7 +155,6 @@ impl Shard {
         if from >= max {
             return if from == max { ReadOutcome::AtEnd } else { ReadOutcome::BeyondEnd { max } };
         }
-        let first_slice = out.len();
         let (mut bytes, mut count, mut at) = (0, 0, from);
         let mut block = None;
         while at < max && count < limits.records_max && at.since(from) < scanned(limits) {
@@ -119,7 +173,7 @@ impl Shard {
                 break;
             }
             match self.bytes_at(entry.position, len, token) {
-                Ok(slice) => push_slice(out, first_slice, slice),
+                Ok(slice) => give(at, &entry, slice),
                 Err(Miss::Failed(ReadError::Damaged(_))) => {
                     at = at.plus(1);
                     continue;
@@ -130,7 +184,6 @@ impl Shard {
             }
             (bytes, count, at) = (bytes + len, count + 1, at.plus(1));
         }
-        self.detach_if_pinned(out, first_slice);
         if count > 0 {
             ReadOutcome::Found { next: at, bytes, count }
         } else {
@@ -139,13 +192,9 @@ impl Shard {
     }
 
     /// Readers may hold at most half of the tail's memory; beyond it they get copies.
-    fn detach_if_pinned(&mut self, out: &mut [RecordSlice], first: usize) {
+    fn is_much_pinned(&mut self) -> bool {
         self.stats.pinned_chunks = self.stats.pinned_chunks.max(wide(self.tail.pinned()));
-        if self.tail.is_much_pinned() {
-            for slice in out.iter_mut().skip(first) {
-                *slice = slice.detached();
-            }
-        }
+        self.tail.is_much_pinned()
     }
 
     /// The entry of a visible offset. `last` keeps the block that it came from for the next call.
