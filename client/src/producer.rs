@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ringmq_protocol::{codes::response, headers::SendResponse, limits::MESSAGE_LEN_MAX};
+use ringmq_protocol::limits::MESSAGE_LEN_MAX;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, sleep_until, timeout_at},
@@ -16,10 +16,8 @@ use tokio::{
 
 use self::outbound::Outbound;
 use crate::{
-    Client, Error, Message, MessageQueue, QueueOffset,
-    client::Group,
-    error::is_retried_send,
-    remoting::{Answer, refused, unexpected},
+    Client, Error, Message, MessageQueue, QueueOffset, client::Group, error::is_retried_send,
+    remoting::Stored,
 };
 
 mod outbound;
@@ -358,8 +356,7 @@ impl Producer {
         let header = outbound.header(&self.group, queue);
         let (code, body) = (outbound.code, outbound.body.clone());
         let request = remoting.request(code, |ext| header.encode(code, ext), body)?;
-        let answer = remoting.call(addr, request, deadline).await?;
-        receipt(&answer, addr, outbound, queue)
+        Ok(receipt(remoting.send(addr, &request, deadline).await?, outbound, queue))
     }
 }
 
@@ -391,32 +388,18 @@ async fn pause(attempt: u32, deadline: Instant) -> bool {
     true
 }
 
-/// Reads the answer to a send.
-fn receipt(
-    answer: &Answer,
-    addr: &str,
-    outbound: &Outbound,
-    queue: &MessageQueue,
-) -> Result<SendReceipt, Error> {
-    let command = answer.parse(addr)?;
-    let status = match command.code {
-        response::SUCCESS => SendStatus::Stored,
-        response::FLUSH_DISK_TIMEOUT => SendStatus::NotFlushed,
-        response::SLAVE_NOT_AVAILABLE => SendStatus::NoReplica,
-        response::FLUSH_SLAVE_TIMEOUT => SendStatus::NotReplicated,
-        _ => return Err(refused(addr, &command)),
-    };
-    let header = SendResponse::decode(&command).map_err(|error| unexpected(addr, error))?;
+/// What the application gets to know about a stored message.
+fn receipt(stored: Stored, outbound: &Outbound, queue: &MessageQueue) -> SendReceipt {
     // A broker may choose another queue than the one it was asked for.
-    let queue = match header.queue_id == queue.queue_id() {
+    let queue = match stored.queue_id == queue.queue_id() {
         true => queue.clone(),
-        false => MessageQueue::new(queue.topic(), queue.broker_name(), header.queue_id),
+        false => MessageQueue::new(queue.topic(), queue.broker_name(), stored.queue_id),
     };
-    Ok(SendReceipt {
-        status,
+    SendReceipt {
+        status: stored.status,
         message_id: outbound.message_id.clone(),
-        offset_message_id: header.msg_id.into_owned(),
+        offset_message_id: stored.offset_message_id,
         queue,
-        queue_offset: QueueOffset::new(header.queue_offset),
-    })
+        queue_offset: QueueOffset::new(stored.queue_offset),
+    }
 }

@@ -2,10 +2,11 @@
 //!
 //! A call encodes its request, takes the connection to its address (or makes one), sends, and
 //! waits for the answer with the same `opaque`, all within one deadline. Answers may come in any
-//! order. A connection that ended is replaced by the next call; after a failed attempt the address
-//! rests for a moment that doubles up to [`REST_MAX`], during which calls fail at once.
+//! order. A connection that ended is replaced by the next call; a server that says it goes away is
+//! asked once more, on a new connection.
 //!
-//! Elsewhere: bytes in and out are in `link`, what brokers ask of clients is in `serve`.
+//! Elsewhere: when to connect is in `peer`, one connection in `link`, what brokers ask of clients in
+//! `serve`.
 
 use std::{
     collections::HashMap,
@@ -18,6 +19,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use ringmq_protocol::{
     codes::{VERSION_4_9_8, request, response},
     command::{Command, FLAG_ONEWAY, HeaderError, Language},
@@ -29,30 +31,30 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use self::link::Link;
+use self::{
+    link::{Ended, Link, Outcome},
+    peer::Peer,
+    stream::Stream,
+};
 use crate::{Error, Invalid, client::Shared, lock};
 
 mod link;
+mod peer;
+mod pump;
+mod queue;
 mod serve;
+mod stored;
+mod stream;
 
 pub(crate) use serve::{Inbound, Reply};
-
-/// How long an attempt to connect may take. Source: Apache RocketMQ 4.9.8,
-/// `NettyClientConfig.connectTimeoutMillis`.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Rest of an address after its first failed attempt to connect.
-const REST_MIN: Duration = Duration::from_millis(50);
-
-/// Longest rest of an address.
-const REST_MAX: Duration = Duration::from_secs(1);
+pub(crate) use stored::Stored;
 
 /// Most connections that a call tries, each of which may end just before it takes the request.
 const CONNECTIONS_MAX: usize = 2;
 
-/// A connection on which a call's time ran out while nothing at all came in for this long is given
-/// up, since its peer may be gone without a word. Upstream gives it up after every such call.
-const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// How long an attempt to connect may take. Source: Apache RocketMQ 4.9.8,
+/// `NettyClientConfig.connectTimeoutMillis`.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A request, encoded but for the connection that it goes to.
 pub(crate) struct Request {
@@ -66,6 +68,7 @@ pub(crate) struct Request {
 /// The answer to a request, whatever its code.
 #[derive(Debug)]
 pub(crate) struct Answer {
+    pub(crate) code: i32,
     pub(crate) encoding: Encoding,
     pub(crate) header: Bytes,
     pub(crate) body: Bytes,
@@ -97,28 +100,11 @@ pub(crate) fn refused(addr: &str, command: &Command<'_>) -> Error {
 /// drops the others.
 #[derive(Debug)]
 pub(crate) struct Remoting {
-    /// Whose connections they are: who answers what brokers ask.
+    /// For requests of brokers.
     client: Weak<Shared>,
-    peers: Mutex<HashMap<String, Arc<Peer>>>,
+    peers: Mutex<HashMap<String, Arc<Peer>, FixedState>>,
     /// The last opaque number given out; all connections count together.
     opaque: AtomicI32,
-}
-
-/// One address.
-#[derive(Debug, Default)]
-struct Peer {
-    /// The connection in use. Written under the lock of `rest` only.
-    link: Mutex<Option<Arc<Link>>>,
-    /// Held while connecting, so that one attempt serves all who wait.
-    rest: tokio::sync::Mutex<Rest>,
-}
-
-/// What the last failed attempt to connect left behind.
-#[derive(Debug, Default)]
-struct Rest {
-    until: Option<Instant>,
-    len: Duration,
-    kind: Option<io::ErrorKind>,
 }
 
 impl Remoting {
@@ -137,7 +123,7 @@ impl Remoting {
         ext: impl FnOnce(&mut FrameWriter<'_, '_>),
         body: Bytes,
     ) -> Result<Request, Error> {
-        self.encode(code, 0, ext, body)
+        self.encode(code, 0, None, ext, body)
     }
 
     /// Encodes a request that gets no answer.
@@ -151,13 +137,14 @@ impl Remoting {
         ext: impl FnOnce(&mut FrameWriter<'_, '_>),
         body: Bytes,
     ) -> Result<Request, Error> {
-        self.encode(code, FLAG_ONEWAY, ext, body)
+        self.encode(code, FLAG_ONEWAY, None, ext, body)
     }
 
     fn encode(
         &self,
         code: i32,
         flag: i32,
+        remark: Option<&str>,
         ext: impl FnOnce(&mut FrameWriter<'_, '_>),
         body: Bytes,
     ) -> Result<Request, Error> {
@@ -171,7 +158,7 @@ impl Remoting {
             version: VERSION_4_9_8,
             opaque,
             flag,
-            remark: None,
+            remark,
         };
         let mut writer = begin_frame(&mut head, fields);
         ext(&mut writer);
@@ -193,32 +180,56 @@ impl Remoting {
         request: Request,
         deadline: Instant,
     ) -> Result<Answer, Error> {
-        let late = || timed_out(addr, request.code);
-        let (mut head, mut body) = (request.head, request.body);
+        let mut was_sent_away = false;
         for _ in 0..CONNECTIONS_MAX {
-            let link = timeout_at(deadline, self.link(addr)).await.map_err(|_| late())??;
-            let received = link.received();
-            let sent = timeout_at(deadline, link.send(request.opaque, head, body)).await;
-            let waiting = match sent.map_err(|_| late())? {
+            let (link, peer) = self.link(addr, deadline, request.code).await?;
+            let Request { code, opaque, head, body } = &request;
+            let sent = timeout_at(deadline, link.call(*opaque, head, body, deadline)).await;
+            let waiting = match sent.map_err(|_| timed_out(addr, *code))? {
                 Ok(waiting) => waiting,
                 // The connection ended before it took the request: another one may.
-                Err(unsent) => {
-                    (head, body) = unsent;
-                    continue;
-                }
+                Err(Ended) => continue,
             };
-            let started = Instant::now();
-            return match timeout_at(deadline, waiting).await {
-                Ok(Some(answer)) => Ok(answer),
-                Ok(None) => Err(Error::Disconnected { addr: addr.into() }),
-                Err(_) => {
-                    if link.received() == received && started.elapsed() >= SILENCE_MAX {
-                        tracing::debug!(addr, "gave up a silent connection");
-                        link.close();
-                    }
-                    Err(late())
-                }
+            let answer = answered(addr, *code, waiting.await)?;
+            if answer.code == response::GO_AWAY && !was_sent_away {
+                was_sent_away = true;
+                peer.retire(&link);
+                continue;
+            }
+            return Ok(answer);
+        }
+        Err(Error::Disconnected { addr: addr.into() })
+    }
+
+    /// Sends a message, a batch or a reply.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remoting::call`]; [`Error::Refused`] or [`Error::Protocol`].
+    pub(crate) async fn send(
+        &self,
+        addr: &str,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<Stored, Error> {
+        let mut was_sent_away = false;
+        for _ in 0..CONNECTIONS_MAX {
+            let (link, peer) = self.link(addr, deadline, request.code).await?;
+            let Request { code, opaque, head, body } = request;
+            let sent = timeout_at(deadline, link.send(*opaque, head, body, deadline)).await;
+            let waiting = match sent.map_err(|_| timed_out(addr, *code))? {
+                Ok(waiting) => waiting,
+                Err(Ended) => continue,
             };
+            let stored = answered(addr, *code, waiting.await)?;
+            let is_sent_away =
+                matches!(&stored, Err(error) if error.code() == Some(response::GO_AWAY));
+            if is_sent_away && !was_sent_away {
+                was_sent_away = true;
+                peer.retire(&link);
+                continue;
+            }
+            return stored;
         }
         Err(Error::Disconnected { addr: addr.into() })
     }
@@ -235,13 +246,10 @@ impl Remoting {
         deadline: Instant,
     ) -> Result<Answer, Error> {
         let answer = self.call(addr, request, deadline).await?;
-        let command = answer.parse(addr)?;
-        match command.code {
-            response::SUCCESS => {}
-            _ => return Err(refused(addr, &command)),
+        match answer.code {
+            response::SUCCESS => Ok(answer),
+            _ => Err(refused(addr, &answer.parse(addr)?)),
         }
-        drop(command);
-        Ok(answer)
     }
 
     /// Hands a oneway request to the connection, which may still fail to send it.
@@ -255,13 +263,11 @@ impl Remoting {
         request: Request,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let late = || timed_out(addr, request.code);
-        let (mut head, mut body) = (request.head, request.body);
         for _ in 0..CONNECTIONS_MAX {
-            let link = timeout_at(deadline, self.link(addr)).await.map_err(|_| late())??;
-            match timeout_at(deadline, link.send_oneway(head, body)).await.map_err(|_| late())? {
-                Ok(()) => return Ok(()),
-                Err(unsent) => (head, body) = unsent,
+            let (link, _) = self.link(addr, deadline, request.code).await?;
+            let sent = timeout_at(deadline, link.oneway(&request.head, &request.body)).await;
+            if sent.map_err(|_| timed_out(addr, request.code))?.is_ok() {
+                return Ok(());
             }
         }
         Err(Error::Disconnected { addr: addr.into() })
@@ -276,8 +282,7 @@ impl Remoting {
     pub(crate) async fn close(&self, deadline: Instant) {
         let peers: Vec<_> = lock(&self.peers).drain().collect();
         for (_, peer) in peers {
-            let link = lock(&peer.link).take();
-            if let Some(link) = link {
+            if let Some(link) = peer.current() {
                 let _ = timeout_at(deadline, link.flushed()).await;
                 link.close();
             }
@@ -285,53 +290,54 @@ impl Remoting {
     }
 
     /// The connection to an address, a new one if need be.
-    async fn link(&self, addr: &str) -> Result<Arc<Link>, Error> {
-        let peer = match lock(&self.peers).get(addr) {
-            Some(peer) => Arc::clone(peer),
-            None => Arc::default(),
+    async fn link(
+        &self,
+        addr: &str,
+        deadline: Instant,
+        code: i32,
+    ) -> Result<(Arc<Link>, Arc<Peer>), Error> {
+        let peer = {
+            let mut peers = lock(&self.peers);
+            match peers.get(addr) {
+                Some(peer) => Arc::clone(peer),
+                None => Arc::clone(peers.entry(addr.into()).or_default()),
+            }
         };
-        if let Some(link) = peer.current() {
-            return Ok(link);
+        let link = timeout_at(deadline, peer.link(self.connect(addr))).await;
+        match link.map_err(|_| timed_out(addr, code))? {
+            Ok(link) => Ok((link, peer)),
+            Err(source) => Err(Error::Connect { addr: addr.into(), source }),
         }
-        let peer = Arc::clone(lock(&self.peers).entry(addr.into()).or_insert(peer));
-        peer.connect(addr, &self.client)
-            .await
-            .map_err(|source| Error::Connect { addr: addr.into(), source })
-    }
-}
-
-impl Peer {
-    fn current(&self) -> Option<Arc<Link>> {
-        lock(&self.link).as_ref().filter(|link| !link.is_closed()).cloned()
     }
 
-    async fn connect(&self, addr: &str, client: &Weak<Shared>) -> io::Result<Arc<Link>> {
-        let mut rest = self.rest.lock().await;
-        if let Some(link) = self.current() {
-            return Ok(link);
-        }
-        if let Some(kind) = rest.kind.filter(|_| rest.until > Some(Instant::now())) {
-            return Err(kind.into());
-        }
-        let attempt = timeout(CONNECT_TIMEOUT, TcpStream::connect(addr)).await;
+    async fn connect(&self, addr: &str) -> io::Result<Arc<Link>> {
+        let attempt = timeout(CONNECT_TIMEOUT, open(addr)).await;
         match attempt.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => {
-                *rest = Rest::default();
-                // Small frames must not wait for the acknowledgement of earlier ones.
-                stream.set_nodelay(true)?;
-                let link = Arc::new(Link::start(addr, stream, Weak::clone(client)));
-                *lock(&self.link) = Some(Arc::clone(&link));
                 tracing::debug!(addr, "connected");
-                Ok(link)
+                Ok(Arc::new(Link::start(addr, stream, Weak::clone(&self.client))))
             }
             Err(error) => {
-                rest.len = (rest.len * 2).clamp(REST_MIN, REST_MAX);
-                rest.until = Some(Instant::now() + rest.len);
-                rest.kind = Some(error.kind());
                 tracing::debug!(addr, %error, "cannot connect");
                 Err(error)
             }
         }
+    }
+}
+
+async fn open(addr: &str) -> io::Result<Stream> {
+    let stream = TcpStream::connect(addr).await?;
+    // Small frames must not wait for the acknowledgement of earlier ones.
+    stream.set_nodelay(true)?;
+    Ok(Stream::Plain(stream))
+}
+
+/// What became of a call, as an answer or an error.
+fn answered<T>(addr: &str, code: i32, outcome: Option<Outcome<T>>) -> Result<T, Error> {
+    match outcome {
+        Some(Outcome::Answered(answer)) => Ok(answer),
+        Some(Outcome::Late) => Err(timed_out(addr, code)),
+        None => Err(Error::Disconnected { addr: addr.into() }),
     }
 }
 

@@ -281,6 +281,41 @@ async fn a_lost_connection_is_made_again() {
 }
 
 #[tokio::test]
+async fn a_broker_that_goes_away_is_asked_again_on_a_new_connection() {
+    let fake = one_broker(1, |seen| match seen.connection {
+        0 | 1 => refuse(1500),
+        _ => stored(seen),
+    })
+    .await;
+    // The name server is on the same address, so its connection is the first to be given up.
+    let client = Client::connect(&fake.addr).await.unwrap();
+    let producer = client.producer("g").retries(1).start().unwrap();
+    producer.send(Message::new("T", "x")).await.unwrap();
+    let sends = fake.seen(SEND);
+    let connections: Vec<_> = sends.iter().map(|send| send.connection).collect();
+    assert!(connections.windows(2).all(|pair| pair[0] < pair[1]), "{connections:?}");
+    let id = sends[0].property("UNIQ_KEY");
+    assert!(sends.iter().all(|send| send.property("UNIQ_KEY") == id));
+}
+
+#[tokio::test]
+async fn a_connection_without_a_word_is_given_up_when_a_call_runs_out_of_time() {
+    let fake = Fake::start(|own, seen| match (seen.code, seen.connection) {
+        (ROUTE, _) => route(&[("a", own, 1)]),
+        (_, 0 | 1) => Reaction::Silence,
+        (SEND, _) => stored(seen),
+        _ => ok(),
+    })
+    .await;
+    let client = Client::connect(&fake.addr).await.unwrap();
+    let builder = client.producer("g").retries(0).send_timeout(Duration::from_millis(1100));
+    let producer = builder.start().unwrap();
+    let error = producer.send(Message::new("T", "x")).await.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    producer.send(Message::new("T", "x")).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_broker_that_is_down_is_left_out() {
     let dead = fake::nobody().await;
     assert!(!fake::is_listening(&dead).await);

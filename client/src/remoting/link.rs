@@ -1,121 +1,152 @@
-//! One connection: a task that writes requests and hands answers to those who wait for them.
+//! One connection: requests go out in few large writes, answers come in many a read.
 //!
-//! Three bounds hold: [`CALLS_MAX`] requests wait for an answer, [`QUEUED_COUNT_MAX`] frames and
-//! [`QUEUED_KIB_MAX`] of them wait to be written. A caller waits for room, within its own time.
-//! When the connection ends, for whatever reason, all who wait are told.
+//! A request is copied behind those that wait to be written, and one task writes all that waits at
+//! once, after everybody who is ready to send has had a turn. A request that is alone on its
+//! connection is written where it is made instead: nothing would join it.
+//!
+//! Answers to sends, which are short and many, are read where they lie in the receive buffer; the
+//! others are handed over as slices of it.
+//!
+//! Bounds: [`CALLS_MAX`] requests wait for an answer, [`QUEUED_LEN_MAX`] bytes wait to be written. A
+//! caller waits for room, within its own time. One task looks after the time of all calls. When the
+//! connection ends, for whatever reason, all who wait are told.
+//!
+//! Elsewhere: the tasks are in `pump`, what waits to be written in `queue`.
 
 use std::{
     collections::HashMap,
     future::Future,
-    io, mem,
+    pin::Pin,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use bytes::{Buf, Bytes, BytesMut};
-use ringmq_protocol::{
-    command::Command,
-    frame::{self, FRAME_LEN_MAX},
-};
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use ringmq_protocol::frame::FRAME_LEN_MAX;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    net::tcp::OwnedWriteHalf,
+    sync::{Notify, oneshot},
+    time::Instant,
 };
 
-use super::{Answer, serve::Desk};
-use crate::{client::Shared, lock};
+use super::{Answer, Stored, pump, queue::Queue, serve::Desk, stream::Stream};
+use crate::{Error, client::Shared, lock};
 
 /// Most requests of one connection that wait for an answer. Each queue that is read has one held
 /// pull among them, so there is room for many queues and for sends beside them.
 const CALLS_MAX: usize = 65_536;
 
-/// Most frames that wait to be written.
-const QUEUED_COUNT_MAX: usize = 1024;
+/// Most bytes that wait to be written, besides those that are being written: two of the longest
+/// frames.
+const QUEUED_LEN_MAX: usize = 2 * FRAME_LEN_MAX;
 
-/// How much of them waits to be written, in KiB; two of the longest frames.
-const QUEUED_KIB_MAX: usize = 2 * FRAME_LEN_MAX / 1024 + 2;
+/// A connection on which a call's time ran out while nothing at all came in for this long is given
+/// up, since its peer may be gone without a word. Upstream gives it up after every such call.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Most frames written at once.
-const WRITE_COUNT_MAX: usize = 64;
-
-/// Bodies up to this length are copied behind their headers, so that one write sends many frames.
-const COPIED_LEN_MAX: usize = 16 * 1024;
-
-/// Room for writing that is kept while there is nothing to write, in bytes.
-const KEPT_LEN_MAX: usize = 256 * 1024;
-
-/// Room for reading, in bytes; longer frames get what they need.
-const READ_LEN: usize = 16 * 1024;
-
-/// A connection. Dropping it lets its task write what is queued, then close.
+/// A connection. Dropping it lets its tasks write what is queued, then close.
 #[derive(Debug)]
 pub(super) struct Link {
-    outgoing: mpsc::Sender<Outgoing>,
-    calls: Arc<Semaphore>,
-    room: Arc<Semaphore>,
     state: Arc<State>,
 }
 
-/// What the connection's task shares with callers.
+/// What callers share with the connection's tasks.
 #[derive(Debug)]
-struct State {
-    /// Who waits for which answer. Removed by whoever comes first: the answer, or the caller that
-    /// stops waiting. `None` once the connection has ended.
-    waiting: Mutex<Option<HashMap<i32, oneshot::Sender<Answer>>>>,
-    /// Reads that brought something. Only the task adds to it.
+pub(super) struct State {
+    core: Mutex<Core>,
+    /// Something waits to be written.
+    pub(super) write: Notify,
+    /// Something that waited was taken to be written.
+    room: Notify,
+    /// A call's time ends before the one that is waited for.
+    pub(super) hurry: Notify,
+    pub(super) close: Notify,
+    /// Reads that brought something.
     received: AtomicU64,
-    close: Notify,
 }
 
 #[derive(Debug)]
-pub(super) struct Outgoing {
-    head: Vec<u8>,
-    body: Bytes,
-    /// Given back when the frame is written.
-    _room: Option<OwnedSemaphorePermit>,
+struct Core {
+    phase: Phase,
+    /// For requests that are written where they are made. `None` if all bytes have to go through
+    /// the task, as with TLS, and when the connection has ended.
+    direct: Option<Arc<OwnedWriteHalf>>,
+    /// Who waits for which answer. Removed by whoever comes first: the answer, the end of its time,
+    /// or the caller that stops waiting.
+    calls: HashMap<i32, Call, FixedState>,
+    queue: Queue,
+    /// Whether the writing task has work, or knows that it has.
+    is_writing: bool,
+    /// When the time of calls is looked at next.
+    sweep_at: Option<Instant>,
 }
 
-impl Outgoing {
-    /// A whole frame that is written without a place of its own: an answer to a broker.
-    pub(super) const fn answer(frame: Vec<u8>) -> Self {
-        Self { head: frame, body: Bytes::new(), _room: None }
-    }
-
-    #[cfg(test)]
-    pub(super) fn into_head(self) -> Vec<u8> {
-        self.head
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// Nobody has the connection any more: what is queued is written, then it closes.
+    Finishing,
+    Ended,
 }
 
-/// A request that the connection did not take: its frame up to the body, and the body.
-pub(super) type Unsent = (Vec<u8>, Bytes);
+#[derive(Debug)]
+struct Call {
+    caller: Caller,
+    started: Instant,
+    deadline: Instant,
+    /// What [`State::received`] was when the call started.
+    received: u64,
+}
+
+/// Who gets an answer, and in which form.
+#[derive(Debug)]
+pub(super) enum Caller {
+    Any(oneshot::Sender<Outcome<Answer>>),
+    Sent(oneshot::Sender<Outcome<Result<Stored, Error>>>),
+}
+
+/// What became of a call. A connection that ends drops the sender instead.
+#[derive(Debug)]
+pub(super) enum Outcome<T> {
+    Answered(T),
+    /// Its time is over.
+    Late,
+}
+
+/// Why a request was not taken.
+enum Untaken {
+    Full,
+    Ended,
+}
+
+/// The connection has ended and took nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended;
+
+/// What there is to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Frames,
+    Nothing,
+    Finished,
+}
 
 impl Link {
-    pub(super) fn start(addr: &str, stream: TcpStream, client: Weak<Shared>) -> Self {
-        let (outgoing, queue) = mpsc::channel(QUEUED_COUNT_MAX);
-        let state = Arc::new(State {
-            waiting: Mutex::new(Some(HashMap::new())),
-            received: AtomicU64::new(0),
-            close: Notify::new(),
-        });
-        let desk = Desk::new(addr, client, outgoing.downgrade());
-        tokio::spawn(run(desk, stream, queue, Arc::clone(&state)));
-        Self {
-            outgoing,
-            calls: Arc::new(Semaphore::new(CALLS_MAX)),
-            room: Arc::new(Semaphore::new(QUEUED_KIB_MAX)),
-            state,
-        }
+    pub(super) fn start(addr: &str, stream: Stream, client: Weak<Shared>) -> Self {
+        let (reader, writer, direct) = stream.split();
+        let state = Arc::new(State::new(direct));
+        let desk = Desk::new(addr, client, Arc::downgrade(&state));
+        tokio::spawn(pump::run(desk, reader, writer, Arc::clone(&state)));
+        Self { state }
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.outgoing.is_closed()
+        lock(&self.state.core).phase == Phase::Ended
     }
 
     /// Ends the connection at once.
@@ -123,17 +154,17 @@ impl Link {
         self.state.close.notify_one();
     }
 
-    /// A number that changes with everything that comes in.
-    pub(super) fn received(&self) -> u64 {
-        self.state.received.load(Ordering::Relaxed)
-    }
-
     /// Waits until all that was handed over is written, or the connection has ended.
     pub(super) async fn flushed(&self) {
-        let all = u32::try_from(QUEUED_KIB_MAX).unwrap_or(u32::MAX);
-        tokio::select! {
-            _ = self.room.acquire_many(all) => {}
-            () = self.outgoing.closed() => {}
+        loop {
+            let room = self.state.room.notified();
+            {
+                let core = lock(&self.state.core);
+                if core.phase == Phase::Ended || !core.is_writing {
+                    return;
+                }
+            }
+            room.await;
         }
     }
 
@@ -141,152 +172,280 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// The request, if the connection has ended.
+    /// [`Ended`], and the request was not taken.
+    pub(super) async fn call(
+        &self,
+        opaque: i32,
+        head: &[u8],
+        body: &Bytes,
+        deadline: Instant,
+    ) -> Result<Waiting<Answer>, Ended> {
+        let (sender, receiver) = oneshot::channel();
+        self.register(opaque, head, body, Caller::Any(sender), deadline).await?;
+        Ok(self.waiting(opaque, receiver))
+    }
+
+    /// Queues a send, as [`Link::call`].
+    ///
+    /// # Errors
+    ///
+    /// [`Ended`], and the request was not taken.
     pub(super) async fn send(
         &self,
         opaque: i32,
-        head: Vec<u8>,
-        body: Bytes,
-    ) -> Result<impl Future<Output = Option<Answer>> + use<>, Unsent> {
-        let call = Arc::clone(&self.calls).acquire_owned().await.ok();
+        head: &[u8],
+        body: &Bytes,
+        deadline: Instant,
+    ) -> Result<Waiting<Result<Stored, Error>>, Ended> {
         let (sender, receiver) = oneshot::channel();
-        match lock(&self.state.waiting).as_mut() {
-            Some(waiting) => drop(waiting.insert(opaque, sender)),
-            None => return Err((head, body)),
-        }
-        let forget = Forget { state: Arc::clone(&self.state), opaque };
-        self.queue(head, body).await?;
-        Ok(async move {
-            let answer = receiver.await.ok();
-            drop((call, forget));
-            answer
-        })
+        self.register(opaque, head, body, Caller::Sent(sender), deadline).await?;
+        Ok(self.waiting(opaque, receiver))
     }
 
     /// Queues a request that gets no answer.
     ///
     /// # Errors
     ///
-    /// The request, if the connection has ended.
-    pub(super) async fn send_oneway(&self, head: Vec<u8>, body: Bytes) -> Result<(), Unsent> {
-        self.queue(head, body).await
+    /// [`Ended`], and the request was not taken.
+    pub(super) async fn oneway(&self, head: &[u8], body: &Bytes) -> Result<(), Ended> {
+        self.queued(head, body, &mut None).await
     }
 
-    async fn queue(&self, head: Vec<u8>, body: Bytes) -> Result<(), Unsent> {
-        let kib = (head.len() + body.len()).div_ceil(1024);
-        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-        let room = tokio::select! {
-            room = Arc::clone(&self.room).acquire_many_owned(kib) => room.ok(),
-            () = self.outgoing.closed() => return Err((head, body)),
-        };
-        let outgoing = Outgoing { head, body, _room: room };
-        self.outgoing.send(outgoing).await.map_err(|error| (error.0.head, error.0.body))
+    async fn register(
+        &self,
+        opaque: i32,
+        head: &[u8],
+        body: &Bytes,
+        caller: Caller,
+        deadline: Instant,
+    ) -> Result<(), Ended> {
+        let started = Instant::now();
+        let received = self.state.received.load(Ordering::Relaxed);
+        let call = Call { caller, started, deadline, received };
+        self.queued(head, body, &mut Some((opaque, call))).await
+    }
+
+    async fn queued(
+        &self,
+        head: &[u8],
+        body: &Bytes,
+        call: &mut Option<(i32, Call)>,
+    ) -> Result<(), Ended> {
+        loop {
+            match self.state.queue(head, body, call) {
+                Ok(()) => return Ok(()),
+                Err(Untaken::Ended) => return Err(Ended),
+                Err(Untaken::Full) => {}
+            }
+            let room = self.state.room.notified();
+            // Room that was made before this moment has told nobody.
+            match self.state.queue(head, body, call) {
+                Ok(()) => return Ok(()),
+                Err(Untaken::Ended) => return Err(Ended),
+                Err(Untaken::Full) => room.await,
+            }
+        }
+    }
+
+    fn waiting<T>(&self, opaque: i32, receiver: oneshot::Receiver<Outcome<T>>) -> Waiting<T> {
+        Waiting { receiver, state: Some(Arc::clone(&self.state)), opaque }
     }
 }
 
-/// Removes a caller that stops waiting.
-struct Forget {
-    state: Arc<State>,
+impl Drop for Link {
+    fn drop(&mut self) {
+        let mut core = lock(&self.state.core);
+        if core.phase == Phase::Open {
+            core.phase = Phase::Finishing;
+        }
+        drop(core);
+        self.state.write.notify_one();
+    }
+}
+
+/// Waits for what becomes of a call: `None` if the connection ends. Dropped before, it takes the
+/// call off the list.
+#[derive(Debug)]
+pub(super) struct Waiting<T> {
+    receiver: oneshot::Receiver<Outcome<T>>,
+    /// `None` once it is known.
+    state: Option<Arc<State>>,
     opaque: i32,
 }
 
-impl Drop for Forget {
+impl<T> Future for Waiting<T> {
+    type Output = Option<Outcome<T>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = ready!(Pin::new(&mut self.receiver).poll(context));
+        self.state = None;
+        Poll::Ready(outcome.ok())
+    }
+}
+
+impl<T> Drop for Waiting<T> {
     fn drop(&mut self) {
-        if let Some(waiting) = lock(&self.state.waiting).as_mut() {
-            waiting.remove(&self.opaque);
+        if let Some(state) = &self.state {
+            state.remove(self.opaque);
         }
     }
 }
 
-async fn run(
-    desk: Desk,
-    stream: TcpStream,
-    mut queue: mpsc::Receiver<Outgoing>,
-    state: Arc<State>,
-) {
-    let (reader, writer) = stream.into_split();
-    let end = tokio::select! {
-        end = read(reader, &desk, &state) => end,
-        end = write(writer, &mut queue) => end,
-        () = state.close.notified() => Ok(()),
-    };
-    if let Err(error) = end {
-        tracing::debug!(addr = desk.addr(), %error, "connection ended");
+impl State {
+    pub(super) fn new(direct: Option<Arc<OwnedWriteHalf>>) -> Self {
+        let core = Core {
+            phase: Phase::Open,
+            direct,
+            calls: HashMap::default(),
+            queue: Queue::default(),
+            is_writing: false,
+            sweep_at: None,
+        };
+        Self {
+            core: Mutex::new(core),
+            write: Notify::new(),
+            room: Notify::new(),
+            hurry: Notify::new(),
+            close: Notify::new(),
+            received: AtomicU64::new(0),
+        }
     }
-    // First refuse new requests, then tell those who wait: their senders are dropped.
-    queue.close();
-    drop(lock(&state.waiting).take());
-}
 
-/// Writes frames until all senders are gone.
-async fn write(mut writer: OwnedWriteHalf, queue: &mut mpsc::Receiver<Outgoing>) -> io::Result<()> {
-    let mut frames = Vec::with_capacity(WRITE_COUNT_MAX);
-    let mut bytes = Vec::new();
-    while queue.recv_many(&mut frames, WRITE_COUNT_MAX).await > 0 {
-        for frame in &mut frames {
-            bytes.append(&mut frame.head);
-            if frame.body.len() <= COPIED_LEN_MAX {
-                bytes.extend_from_slice(&frame.body);
-            } else {
-                writer.write_all(&bytes).await?;
-                bytes.clear();
-                writer.write_all(&mem::take(&mut frame.body)).await?;
+    /// Takes a request to be written, and the call that waits for its answer.
+    fn queue(
+        &self,
+        head: &[u8],
+        body: &Bytes,
+        call: &mut Option<(i32, Call)>,
+    ) -> Result<(), Untaken> {
+        let mut core = lock(&self.core);
+        if core.phase != Phase::Open {
+            return Err(Untaken::Ended);
+        }
+        let is_full = !core.queue.is_empty()
+            && QUEUED_LEN_MAX < core.queue.len() + head.len() + body.len()
+            || CALLS_MAX <= core.calls.len();
+        if is_full {
+            return Err(Untaken::Full);
+        }
+        let (mut is_hurry, mut is_alone) = (false, false);
+        if let Some((opaque, call)) = call.take() {
+            is_hurry = core.sweep_at.is_none_or(|at| call.deadline < at);
+            if is_hurry {
+                core.sweep_at = Some(call.deadline);
             }
+            core.calls.insert(opaque, call);
+            is_alone = core.calls.len() == 1 && !core.is_writing;
         }
-        writer.write_all(&bytes).await?;
-        bytes.clear();
-        bytes.shrink_to(KEPT_LEN_MAX);
-        frames.clear();
+        let written = match &core.direct {
+            Some(direct) if is_alone => Queue::try_write(direct, head, body),
+            _ => 0,
+        };
+        if written < head.len() + body.len() {
+            core.queue.push(head, body, written);
+            self.wake_writer(core);
+        } else {
+            drop(core);
+        }
+        if is_hurry {
+            self.hurry.notify_one();
+        }
+        Ok(())
     }
-    writer.shutdown().await
+
+    /// Queues the answer to a request of the peer. One that asks faster than it reads goes without.
+    pub(super) fn answer(&self, frame: Vec<u8>) {
+        let mut core = lock(&self.core);
+        if core.phase == Phase::Open && core.queue.len() + frame.len() <= QUEUED_LEN_MAX {
+            core.queue.push(&frame, &Bytes::new(), 0);
+            self.wake_writer(core);
+        }
+    }
+
+    fn wake_writer(&self, mut core: std::sync::MutexGuard<'_, Core>) {
+        let is_awake = std::mem::replace(&mut core.is_writing, true);
+        drop(core);
+        if !is_awake {
+            self.write.notify_one();
+        }
+    }
+
+    /// Takes all that waits to be written into an empty queue.
+    pub(super) fn take(&self, queue: &mut Queue) -> Taken {
+        let mut core = lock(&self.core);
+        let taken = match (core.queue.is_empty(), core.phase) {
+            (false, _) => Taken::Frames,
+            (true, Phase::Open) => Taken::Nothing,
+            (true, Phase::Finishing | Phase::Ended) => Taken::Finished,
+        };
+        std::mem::swap(&mut core.queue, queue);
+        core.is_writing = taken == Taken::Frames;
+        drop(core);
+        self.room.notify_waiters();
+        taken
+    }
+
+    /// Notes that something came in.
+    pub(super) fn received(&self) {
+        self.received.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes the one who waits for an answer off the list.
+    pub(super) fn remove(&self, opaque: i32) -> Option<Caller> {
+        let mut core = lock(&self.core);
+        let was_full = CALLS_MAX <= core.calls.len();
+        let call = core.calls.remove(&opaque);
+        drop(core);
+        if was_full {
+            self.room.notify_waiters();
+        }
+        call.map(|call| call.caller)
+    }
+
+    /// When the time of calls has to be looked at.
+    pub(super) fn sweep_at(&self) -> Option<Instant> {
+        lock(&self.core).sweep_at
+    }
+
+    /// Tells callers whose time is over. Whether the peer has been silent for so long that the
+    /// connection is given up.
+    pub(super) fn sweep(&self, now: Instant) -> bool {
+        let received = self.received.load(Ordering::Relaxed);
+        let mut is_silent = false;
+        let mut core = lock(&self.core);
+        let was_full = CALLS_MAX <= core.calls.len();
+        let late: Vec<_> = core.calls.extract_if(|_, call| call.deadline <= now).collect();
+        core.sweep_at = core.calls.values().map(|call| call.deadline).min();
+        drop(core);
+        for (_, call) in late {
+            is_silent |= call.received == received && call.started + SILENCE_MAX <= now;
+            call.caller.late();
+        }
+        if was_full {
+            self.room.notify_waiters();
+        }
+        is_silent
+    }
+
+    /// Refuses requests from now on, and tells those who wait: their senders are dropped.
+    pub(super) fn end(&self) {
+        let mut core = lock(&self.core);
+        core.phase = Phase::Ended;
+        core.queue = Queue::default();
+        core.direct = None;
+        let calls = std::mem::take(&mut core.calls);
+        drop(core);
+        drop(calls);
+        self.room.notify_waiters();
+    }
 }
 
-/// Reads frames until the peer closes.
-async fn read(mut reader: OwnedReadHalf, desk: &Desk, state: &State) -> io::Result<()> {
-    let mut buffer = BytesMut::with_capacity(READ_LEN);
-    loop {
-        while let Some(len) = whole_frame(&buffer)? {
-            take_frame(buffer.split_to(len).freeze(), desk, state)?;
-        }
-        let missing = frame::peek_len(&buffer, FRAME_LEN_MAX)
-            .map_err(io::Error::other)?
-            .map_or(0, |len| len.saturating_sub(buffer.len()));
-        buffer.reserve(missing.max(READ_LEN));
-        if reader.read_buf(&mut buffer).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        state.received.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Length of the frame that the buffer starts with, if it is there as a whole.
-fn whole_frame(buffer: &[u8]) -> io::Result<Option<usize>> {
-    let frame = frame::decode(buffer, FRAME_LEN_MAX).map_err(io::Error::other)?;
-    Ok(frame.map(|frame| frame.total_len))
-}
-
-/// Hands an answer to its caller, or a request to the desk.
-fn take_frame(bytes: Bytes, desk: &Desk, state: &State) -> io::Result<()> {
-    let Some(frame) = frame::decode(&bytes, FRAME_LEN_MAX).map_err(io::Error::other)? else {
-        return Ok(());
-    };
-    let command = Command::parse(frame.encoding, frame.header).map_err(io::Error::other)?;
-    let (opaque, is_response) = (command.opaque, command.is_response());
-    let (encoding, header_len, body_len) = (frame.encoding, frame.header.len(), frame.body.len());
-    drop(command);
-    let mut header = bytes;
-    header.advance(frame::PREFIX_LEN);
-    let body = header.split_off(header_len);
-    debug_assert!(body.len() == body_len, "a frame is prefix, header and body");
-    if !is_response {
-        desk.take(encoding, header, body);
-        return Ok(());
-    }
-    let caller = lock(&state.waiting).as_mut().and_then(|waiting| waiting.remove(&opaque));
-    match caller {
+impl Caller {
+    fn late(self) {
         // The caller may have gone in this moment.
-        Some(caller) => drop(caller.send(Answer { encoding, header, body })),
-        None => tracing::trace!(opaque, "answer to nobody"),
+        match self {
+            Self::Any(sender) => drop(sender.send(Outcome::Late)),
+            Self::Sent(sender) => drop(sender.send(Outcome::Late)),
+        }
     }
-    Ok(())
 }

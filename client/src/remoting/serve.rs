@@ -19,9 +19,9 @@ use ringmq_protocol::{
     encode,
     frame::Encoding,
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
-use super::link::Outgoing;
+use super::link::State;
 use crate::{client::Shared, consumer::answers};
 
 /// Most requests of one connection that are worked on. Further ones are told that the client is
@@ -97,18 +97,15 @@ impl Reply {
 pub(super) struct Desk {
     addr: Arc<str>,
     client: Weak<Shared>,
-    outgoing: mpsc::WeakSender<Outgoing>,
+    /// Where answers go. Weak, so that a slow handler keeps no connection open.
+    connection: Weak<State>,
     room: Arc<Semaphore>,
 }
 
 impl Desk {
-    pub(super) fn new(
-        addr: &str,
-        client: Weak<Shared>,
-        outgoing: mpsc::WeakSender<Outgoing>,
-    ) -> Self {
+    pub(super) fn new(addr: &str, client: Weak<Shared>, connection: Weak<State>) -> Self {
         let room = Arc::new(Semaphore::new(REQUESTS_MAX));
-        Self { addr: addr.into(), client, outgoing, room }
+        Self { addr: addr.into(), client, connection, room }
     }
 
     pub(super) fn addr(&self) -> &str {
@@ -124,11 +121,10 @@ impl Desk {
         drop(command);
         let name = request::name(code).unwrap_or("unknown request");
         tracing::debug!(addr = &*self.addr, code, name, "request from a broker");
-        let outgoing = self.outgoing.clone();
+        let connection = Weak::clone(&self.connection);
         let answer = move |reply: Reply| {
-            if !is_oneway && let Some(outgoing) = outgoing.upgrade() {
-                // A broker that asks faster than it reads goes without answers.
-                let _ = outgoing.try_send(Outgoing::answer(reply.frame(encoding, opaque)));
+            if !is_oneway && let Some(connection) = connection.upgrade() {
+                connection.answer(reply.frame(encoding, opaque));
             }
         };
         let handler = HANDLERS.iter().find(|(handled, _)| *handled == code);
@@ -154,17 +150,21 @@ mod tests {
     };
 
     use super::*;
+    use crate::remoting::{link::Taken, queue::Queue};
 
     /// The code that answers a request with this code and flag at a client that is gone.
     async fn answered(code: i32, flag: i32) -> Option<i32> {
         let mut out = Vec::new();
         begin_frame(&mut out, Head::request(Encoding::Json, 7, code, flag)).finish(0).unwrap();
         let header = frame::decode(&out, out.len()).unwrap().unwrap().header.to_vec();
-        let (sender, mut outgoing) = mpsc::channel(1);
-        let desk = Desk::new("b:1", Weak::new(), sender.downgrade());
+        let connection = Arc::new(State::new(None));
+        let desk = Desk::new("b:1", Weak::new(), Arc::downgrade(&connection));
         desk.take(Encoding::Json, header.into(), Bytes::new());
-        drop(sender);
-        let bytes = outgoing.recv().await?.into_head();
+        let (mut queue, mut bytes) = (Queue::default(), Vec::new());
+        if connection.take(&mut queue) != Taken::Frames {
+            return None;
+        }
+        queue.write_to(&mut bytes).await.unwrap();
         let response = frame::decode(&bytes, bytes.len()).unwrap().unwrap();
         let command = Command::parse(response.encoding, response.header).unwrap();
         assert!(command.is_response() && command.opaque == 7);

@@ -1,0 +1,113 @@
+//! Frames that wait to be written, as few pieces of memory.
+
+use std::io::{self, IoSlice};
+
+use bytes::Bytes;
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    net::tcp::OwnedWriteHalf,
+};
+
+/// Bodies up to this length are copied behind their headers, so that one write sends many frames.
+const COPIED_LEN_MAX: usize = 16 * 1024;
+
+/// Room that is kept while there is nothing to write. Unit: bytes.
+const KEPT_LEN_MAX: usize = 1024 * 1024;
+
+/// Frames in the order in which they are written.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Headers, and bodies that are not long.
+    bytes: Vec<u8>,
+    /// Long bodies, each with the place in `bytes` that it stands before.
+    long: Vec<(usize, Bytes)>,
+    long_len: usize,
+}
+
+impl Queue {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.long.is_empty()
+    }
+
+    /// All that waits. Unit: bytes.
+    pub(super) const fn len(&self) -> usize {
+        self.bytes.len() + self.long_len
+    }
+
+    /// Adds a frame without its first `written` bytes.
+    pub(super) fn push(&mut self, head: &[u8], body: &Bytes, written: usize) {
+        self.bytes.extend_from_slice(head.get(written..).unwrap_or_default());
+        let written = written.saturating_sub(head.len()).min(body.len());
+        if body.len() <= COPIED_LEN_MAX {
+            self.bytes.extend_from_slice(body.get(written..).unwrap_or_default());
+        } else {
+            self.long_len += body.len() - written;
+            self.long.push((self.bytes.len(), body.slice(written..)));
+        }
+    }
+
+    /// Writes a frame as far as the socket takes it now; returns how many bytes that are. What went
+    /// wrong shows when the rest is written.
+    pub(super) fn try_write(socket: &OwnedWriteHalf, head: &[u8], body: &[u8]) -> usize {
+        let pieces = [IoSlice::new(head), IoSlice::new(body)];
+        match body.is_empty() {
+            true => socket.try_write(head),
+            false => socket.try_write_vectored(&pieces),
+        }
+        .unwrap_or(0)
+    }
+
+    /// Writes everything and empties the queue.
+    pub(super) async fn write_to(
+        &mut self,
+        writer: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<()> {
+        let mut from = 0;
+        for (place, body) in self.long.drain(..) {
+            writer.write_all(self.bytes.get(from..place).unwrap_or_default()).await?;
+            writer.write_all(&body).await?;
+            from = place;
+        }
+        writer.write_all(self.bytes.get(from..).unwrap_or_default()).await?;
+        // TLS holds bytes back until it is told not to; a socket does nothing here.
+        writer.flush().await?;
+        self.long_len = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_LEN_MAX);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a queue writes that frames are pushed to.
+    async fn written(frames: &[(&[u8], Vec<u8>, usize)]) -> Vec<u8> {
+        let (mut queue, mut out) = (Queue::default(), Vec::new());
+        for (head, body, written) in frames {
+            queue.push(head, &Bytes::from(body.clone()), *written);
+        }
+        let len = queue.len();
+        queue.write_to(&mut out).await.unwrap();
+        assert_eq!((queue.is_empty(), queue.long_len, out.len()), (true, 0, len));
+        out
+    }
+
+    #[tokio::test]
+    async fn frames_are_written_in_order_whatever_their_length() {
+        let long = vec![b'L'; COPIED_LEN_MAX + 1];
+        let frames =
+            [(&b"a"[..], long.clone(), 0), (b"b", b"short".to_vec(), 0), (b"c", long.clone(), 0)];
+        let want = [b"a", &long[..], b"bshortc", &long[..]].concat();
+        assert_eq!(written(&frames).await, want);
+    }
+
+    #[tokio::test]
+    async fn what_was_written_already_is_left_out() {
+        let long = vec![b'L'; COPIED_LEN_MAX + 1];
+        assert_eq!(written(&[(b"head", b"body".to_vec(), 2)]).await, b"adbody");
+        assert_eq!(written(&[(b"head", b"body".to_vec(), 6)]).await, b"dy");
+        assert_eq!(written(&[(b"head", long.clone(), 6)]).await, long[2..]);
+    }
+}
