@@ -79,6 +79,8 @@ pub struct BrokerConfig {
     pub id: u64,
     /// Where it listens. Port 0 takes a free one.
     pub listen: SocketAddr,
+    /// `vipChannelEnable`: whether it listens two ports below as well, for old clients.
+    pub vip_channel: bool,
     /// What clients dial, if it is not what it listens on. Port 0: the listening port.
     pub advertise: SocketAddrV4,
     /// Name servers, `host:port` each, besides the one in this process.
@@ -289,6 +291,7 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
         cluster: name(file, "brokerClusterName")?.unwrap_or_else(|| "DefaultCluster".to_owned()),
         id: 0,
         listen,
+        vip_channel: file.flag("vipChannelEnable", true)?,
         advertise,
         namesrv_addrs: namesrv_addrs(cli, file)?,
         data,

@@ -112,6 +112,11 @@ impl Server {
         self.plane.as_ref().map(|plane| plane.local_addr)
     }
 
+    /// Where the broker listens for the VIP channel of old clients, if it does.
+    pub fn vip_addr(&self) -> Option<SocketAddr> {
+        self.plane.as_ref().and_then(|plane| plane.vip_addr)
+    }
+
     /// Where the name server listens.
     pub fn namesrv_addr(&self) -> Option<SocketAddr> {
         self.control.as_ref().and_then(ControlHandle::namesrv_addr)
@@ -144,6 +149,9 @@ impl Server {
         if let Some(plane) = &self.plane {
             let Shown { broker, data, ack } = Shown::of(plane);
             self.about.push(("broker", broker));
+            if let Some(vip) = plane.vip_addr {
+                self.about.push(("VIP channel", format!("{vip}, for clients before 4.6")));
+            }
             self.about.push(("data", data));
             self.about.push(("acknowledged", ack));
             self.about.extend(plane.notes.iter().map(|note| ("note", note.clone())));

@@ -29,8 +29,11 @@ impl Drop for Folder {
 
 fn command(data: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringmq"));
+    if !arguments.contains(&"--listen") {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
     command
-        .args(["--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--data"])
+        .args(["--namesrv-listen", "127.0.0.1:0", "--data"])
         .arg(data)
         .args(arguments)
         .env_remove("RUST_LOG")
@@ -163,6 +166,23 @@ fn threads_that_would_have_no_shard_are_named() {
         assert_eq!(said, note, "{threads} threads: {lines:?}");
         assert_eq!(running.end(rustix::process::Signal::TERM).0, Some(0));
     }
+}
+
+#[test]
+fn a_vip_port_that_cannot_be_had_is_a_warning() {
+    let folder = Folder::new();
+    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port));
+    // Below the ports that the system gives to whoever asks for any.
+    let (busy, listen) = (22_000..26_000)
+        .step_by(3)
+        .find_map(|port| Some((bind(port).ok()?, bind(port + 2).ok()?.local_addr().ok()?)))
+        .unwrap();
+    let taken = busy.local_addr().unwrap();
+    let (running, _) = Running::start(&folder.0, &["--listen", &listen.to_string()]);
+    let (code, log) = running.end(rustix::process::Signal::TERM);
+    assert_eq!(code, Some(0), "{log}");
+    let warned = log.lines().find(|line| line.contains("VIP")).expect("a warning");
+    assert!(warned.contains(&taken.to_string()) && warned.contains("WARN"), "{warned}");
 }
 
 #[test]

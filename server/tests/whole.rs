@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
@@ -42,8 +42,27 @@ impl Drop for Folder {
 }
 
 fn start(folder: &Folder, arguments: &[&str]) -> Server {
+    start_on("127.0.0.1:0", folder, arguments)
+}
+
+/// A port that is free, as is the one two below it. It lies below those that the system gives to
+/// whoever asks for any.
+fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id() % 1000 * 4;
+    loop {
+        let next = first + NEXT.fetch_add(1, Ordering::Relaxed) * 4;
+        let port = u16::try_from(26_002 + next % 4000).unwrap();
+        let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if free(port) && free(port - 2) {
+            return port;
+        }
+    }
+}
+
+fn start_on(listen: &str, folder: &Folder, arguments: &[&str]) -> Server {
     let data = folder.0.to_str().unwrap();
-    let fixed = ["ringmq", "--data", data, "--listen", "127.0.0.1:0"];
+    let fixed = ["ringmq", "--data", data, "--listen", listen];
     let namesrv = ["--namesrv-listen", "127.0.0.1:0"];
     let cli = Cli::try_parse_from([&fixed[..], &namesrv[..], arguments].concat()).unwrap();
     Server::start(&Config::load(&cli).unwrap()).unwrap()
@@ -217,6 +236,67 @@ fn topics_and_groups_are_there_after_a_restart() {
         }
         stop(server);
     }
+}
+
+#[test]
+fn clients_of_the_vip_channel_are_served_like_all_others() {
+    let folder = Folder::new();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let server = start_on(&listen, &folder, &[]);
+    let vip = SocketAddr::from(([127, 0, 0, 1], port - 2));
+    assert_eq!(server.vip_addr(), Some(vip));
+    assert!(server.about().iter().any(|(_, value)| value.starts_with(&vip.to_string())));
+
+    let mut old = Client::connect(vip);
+    check(&old.send("Vip", b"fast"), response::SUCCESS);
+    let mut new = Client::connect(server.broker_addr().unwrap());
+    for (client, group) in [(&mut old, "OldGroup"), (&mut new, "NewGroup")] {
+        check(&client.heartbeat(group, "Vip", "a"), response::SUCCESS);
+        let got = client.pull(group, "Vip", "0");
+        check(&got, response::SUCCESS);
+        assert_eq!(records(&got.body).count(), 1);
+    }
+    stop(server);
+    assert!(TcpStream::connect(vip).is_err(), "the port is closed with the broker");
+}
+
+#[test]
+fn a_broker_without_its_vip_port_works_for_all_others() {
+    let folder = Folder::new();
+    let port = free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let busy = TcpListener::bind(("127.0.0.1", port - 2)).unwrap();
+    let server = start_on(&listen, &folder, &[]);
+    assert_eq!(server.vip_addr(), None);
+    let mut client = Client::connect(server.broker_addr().unwrap());
+    check(&client.send("Plain", b"x"), response::SUCCESS);
+    stop(server);
+    drop(busy);
+
+    let conf = folder.0.join("broker.conf");
+    std::fs::write(&conf, "vipChannelEnable=false").unwrap();
+    let server = start_on(&listen, &folder, &["-c", conf.to_str().unwrap()]);
+    assert_eq!(server.vip_addr(), None);
+    assert!(TcpStream::connect(("127.0.0.1", port - 2)).is_err());
+    stop(server);
+    let server = start(&folder, &[]);
+    assert_eq!(server.vip_addr(), None, "none beside a port that is any");
+    stop(server);
+}
+
+#[test]
+fn the_vip_channel_takes_no_port_that_the_name_server_was_given() {
+    let folder = Folder::new();
+    let port = free_port();
+    let data = folder.0.to_str().unwrap();
+    let (listen, namesrv) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{}", port - 2));
+    let arguments = ["ringmq", "--data", data, "--listen", &listen, "--namesrv-listen", &namesrv];
+    let cli = Cli::try_parse_from(arguments).unwrap();
+    let server = Server::start(&Config::load(&cli).unwrap()).unwrap();
+    assert_eq!(server.namesrv_addr(), Some(namesrv.parse().unwrap()));
+    assert_eq!(server.vip_addr(), None);
+    stop(server);
 }
 
 #[test]

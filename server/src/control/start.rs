@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     namesrv::{KvTable, Listener, NameServer},
-    net,
+    net::{self, listen::RETRY},
 };
 
 /// File of the name server's KV configuration in its folder.
@@ -162,7 +162,7 @@ fn open_namesrv(config: NamesrvControlConfig) -> Result<OpenNamesrv, StartError>
     let kv =
         read_kv(&kv_path).map_err(|error| StartError::KvConfig { path: kv_path.clone(), error })?;
     let listen = |error| StartError::Listen { addr: config.listen, error };
-    let socket = net::listen::listen(config.listen).map_err(listen)?;
+    let socket = net::listen::listen(config.listen, RETRY).map_err(listen)?;
     let addr = socket.local_addr().map_err(listen)?;
     let server = NameServer::new(kv, config.order_messages);
     Ok(OpenNamesrv { addr, socket, server, kv_path })

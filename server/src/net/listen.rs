@@ -18,13 +18,15 @@ pub(crate) const RETRY_STEP: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 ///
-/// Those of the socket. A port that is in use is tried for [`RETRY`], since the rings of a process
-/// that was killed hold their sockets for a moment.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Those of the socket. A port that is in use is tried for as long as `patience`, mostly [`RETRY`],
+/// since the rings of a process that was killed hold their sockets for a moment.
+pub(crate) fn listen(address: SocketAddr, patience: Duration) -> io::Result<TcpListener> {
     let start = clock::instant();
     loop {
         match try_bind(address) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && start.elapsed() < RETRY => {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && start.elapsed() < patience =>
+            {
                 clock::pause(RETRY_STEP);
             }
             result => return result,

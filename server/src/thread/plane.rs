@@ -5,6 +5,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     sync::{Arc, atomic::AtomicUsize},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use ringmq_engine::{EpochMillis, RecoveryReport, RingShard, Store, StoreGuard, StoreOptions};
@@ -46,6 +47,8 @@ pub(crate) struct Plane {
     listener: Option<TcpListener>,
     /// Where clients connect.
     pub(crate) local_addr: SocketAddr,
+    /// Where old clients connect for what they hold to be urgent, see [`open_vip`].
+    pub(crate) vip_addr: Option<SocketAddr>,
     /// Facts of the control plane as they were stored.
     pub(crate) stored: Stored,
     /// For the control plane: one receiver's counterpart per thread.
@@ -115,6 +118,7 @@ impl Plane {
             threads: Vec::new(),
             listener: Some(listener),
             local_addr,
+            vip_addr: None,
             stored,
             to_threads: Vec::new(),
             notes,
@@ -164,10 +168,15 @@ impl Plane {
     /// Begins to accept connections.
     pub(crate) fn accept(&mut self) {
         let Some(listener) = self.listener.take() else { return };
-        let dealt = self.threads.iter().map(|thread| thread.requests.clone()).collect();
-        if let Some(first) = self.threads.first() {
-            // The channel was made just now and is not full.
-            let _ = first.requests.blocking_send(ToData::Listen(listener, dealt));
+        // Only now, so that it takes no port that another part of the process was told to use.
+        let vip = open_vip(&self.shared.config);
+        self.vip_addr = vip.as_ref().and_then(|vip| vip.local_addr().ok());
+        let dealt: Vec<_> = self.threads.iter().map(|thread| thread.requests.clone()).collect();
+        for listener in [Some(listener), vip].into_iter().flatten() {
+            if let Some(first) = self.threads.first() {
+                // The channel was made just now and is not full.
+                let _ = first.requests.blocking_send(ToData::Listen(listener, dealt.clone()));
+            }
         }
     }
 
@@ -197,13 +206,35 @@ impl Plane {
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener, String> {
-    listen(address).map_err(|error| match error.kind() {
+    listen(address, RETRY).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => format!(
             "cannot listen on {address}: the address is in use by another process; stop that \
              process, or choose another address with --listen"
         ),
         _ => format!("cannot listen on {address}: {error}; choose another address with --listen"),
     })
+}
+
+/// The socket of the VIP channel, two ports below the broker's own. Clients up to 4.5 send there
+/// unless they are told not to, and know no other way; whatever comes is served like everything else.
+/// A broker that cannot have the port works for all others. One that takes any free port (0) has
+/// none, since it would be as random.
+///
+/// Source: `fastRemotingServer` in `BrokerController`.
+fn open_vip(config: &BrokerConfig) -> Option<TcpListener> {
+    /// Long enough for a predecessor that was killed, whose other port is free already.
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let port =
+        config.listen.port().checked_sub(2).filter(|port| *port > 0 && config.vip_channel)?;
+    let address = SocketAddr::new(config.listen.ip(), port);
+    listen(address, PATIENCE)
+        .map_err(|error| {
+            tracing::warn!(
+                "no VIP channel on {address}: {error}; clients before 4.6 need it unless they turn \
+                 it off, and vipChannelEnable=false in broker.conf ends this line"
+            );
+        })
+        .ok()
 }
 
 fn open(config: &BrokerConfig) -> Result<Store, String> {

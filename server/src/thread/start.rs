@@ -118,12 +118,12 @@ async fn serve(
 }
 
 async fn hear_requests(thread: &Rc<Thread>, mut requests: mpsc::Receiver<ToData>) {
-    let mut acceptor = None;
+    let mut acceptors = Vec::new();
     while let Some(request) = requests.recv().await {
         match request {
             ToData::Listen(listener, threads) => {
                 let shared = thread.shared.clone();
-                acceptor = Some(tokio::task::spawn_local(accept_all(shared, listener, threads)));
+                acceptors.push(tokio::task::spawn_local(accept_all(shared, listener, threads)));
             }
             ToData::Accepted(stream, peer) => thread.accept(stream, peer),
             ToData::PutFacts(facts, reply) => {
@@ -134,7 +134,7 @@ async fn hear_requests(thread: &Rc<Thread>, mut requests: mpsc::Receiver<ToData>
             ToData::Stop => break,
         }
     }
-    if let Some(acceptor) = acceptor {
+    for acceptor in acceptors {
         acceptor.abort();
         // The socket is closed when the task has gone.
         let _ = acceptor.await;
