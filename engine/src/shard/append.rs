@@ -122,6 +122,8 @@ impl Shard {
             open.push(record.len(), entry, |stamp, dst| record.write(stamp, dst));
         }
         self.stats.records += wide(records.len());
+        self.stats.appended += wide(records.len());
+        self.stats.appended_bytes += wide(len);
         Ok(Appended {
             sequence: self.appended.next(),
             first_queue_offset: super::offset(first),

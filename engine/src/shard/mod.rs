@@ -90,6 +90,14 @@ pub struct ShardStats {
     pub log_bytes: u64,
     /// Records appended, those of the engine included.
     pub records: u64,
+    /// Records that callers appended to queues.
+    pub appended: u64,
+    /// Bytes of these.
+    pub appended_bytes: u64,
+    /// Records handed out by reads of queues.
+    pub read: u64,
+    /// Bytes of these.
+    pub read_bytes: u64,
     /// Reads of the log that went to the device.
     pub cold_reads: u64,
     /// Bytes that these reads asked for.

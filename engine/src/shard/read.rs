@@ -185,6 +185,8 @@ impl Shard {
             (bytes, count, at) = (bytes + len, count + 1, at.plus(1));
         }
         if count > 0 {
+            self.stats.read += u64::from(count);
+            self.stats.read_bytes += wide(bytes);
             ReadOutcome::Found { next: at, bytes, count }
         } else {
             ReadOutcome::NoMatch { next: at }
