@@ -42,6 +42,8 @@ pub struct Config {
     pub broker: Option<BrokerConfig>,
     /// The name server, unless this process is only a broker.
     pub namesrv: Option<NamesrvConfig>,
+    /// Where figures for monitoring are served, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Remarks for the operator, one line each.
@@ -272,7 +274,13 @@ impl Config {
                 broker.advertise.ip()
             ));
         }
-        Ok(Self { broker, namesrv, log_format: flags.log_format, notes })
+        Ok(Self {
+            broker,
+            namesrv,
+            metrics: flags.metrics_listen,
+            log_format: flags.log_format,
+            notes,
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     context::{AllowAll, Authorizer},
     control::{
         self, BrokerControl, BrokerControlConfig, ControlConfig, ControlHandle,
-        NamesrvControlConfig, Published, TO_CONTROL_CAPACITY,
+        MetricsControlConfig, NamesrvControlConfig, Published, TO_CONTROL_CAPACITY,
     },
     thread::plane::{Plane, Wiring},
 };
@@ -63,7 +63,9 @@ impl Server {
             data_dir: namesrv.data.clone(),
             order_messages: namesrv.order_messages,
         });
-        let control = ControlConfig { broker, namesrv, epoch_ms: clock::epoch_ms };
+        let source = server.plane.as_ref().map(Plane::figures);
+        let metrics = config.metrics.map(|listen| MetricsControlConfig { listen, source });
+        let control = ControlConfig { broker, namesrv, metrics, epoch_ms: clock::epoch_ms };
         match control::start(control) {
             Ok(control) => server.control = Some(control),
             Err(error) => {
@@ -122,6 +124,11 @@ impl Server {
         self.control.as_ref().and_then(ControlHandle::namesrv_addr)
     }
 
+    /// Where figures for monitoring are served, if they are.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.control.as_ref().and_then(ControlHandle::metrics_addr)
+    }
+
     /// Ready when the process cannot go on. It should be stopped then and end with an error.
     pub async fn failed(&self) {
         match &self.plane {
@@ -158,6 +165,9 @@ impl Server {
         }
         if let (Some(_), Some(addr)) = (&config.namesrv, self.namesrv_addr()) {
             self.about.push(("name server", addr.to_string()));
+        }
+        if let Some(addr) = self.metrics_addr() {
+            self.about.push(("metrics", format!("http://{addr}/metrics")));
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Settings {
     pub arguments: Vec<String>,
     /// Lines of a `broker.conf`.
     pub conf: Vec<String>,
+    /// A shell command that ends in running `"$0" "$@"`, which is the server.
+    pub wrapper: Option<&'static str>,
 }
 
 impl Settings {
@@ -56,11 +58,19 @@ impl Settings {
             namesrv_listen: any,
             arguments: Vec::new(),
             conf: Vec::new(),
+            wrapper: None,
         }
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(binary::ringmq());
+        let mut command = match self.wrapper {
+            None => Command::new(binary::ringmq()),
+            Some(script) => {
+                let mut shell = Command::new("sh");
+                shell.arg("-c").arg(script).arg(binary::ringmq());
+                shell
+            }
+        };
         match &self.form {
             Form::Standalone => command.arg("standalone"),
             Form::Namesrv => command.arg("namesrv"),
@@ -117,6 +127,7 @@ pub struct Ringmq {
     child: Child,
     broker: Option<SocketAddr>,
     namesrv: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
 }
 
 impl Ringmq {
@@ -129,11 +140,12 @@ impl Ringmq {
         let mut child =
             settings.command().stdout(Stdio::piped()).spawn().expect("the binary was just built");
         let lines = lines_of(child.stdout.take().expect("it is piped"));
-        let mut server = Self { child, broker: None, namesrv: None };
+        let mut server = Self { child, broker: None, namesrv: None, metrics: None };
         loop {
             let line = lines.recv_timeout(PATIENCE).expect("the server says that it runs");
             server.broker = server.broker.or_else(|| address_after(&line, "broker "));
             server.namesrv = server.namesrv.or_else(|| address_after(&line, "name server "));
+            server.metrics = server.metrics.or_else(|| address_after(&line, "metrics "));
             // How to stop it is the last thing that it says.
             if line.trim_start().starts_with("stop ") {
                 return server;
@@ -157,6 +169,20 @@ impl Ringmq {
     /// If this process is none.
     pub fn namesrv(&self) -> SocketAddr {
         self.namesrv.expect("the process runs a name server")
+    }
+
+    /// Where it serves figures for monitoring.
+    ///
+    /// # Panics
+    ///
+    /// If it was not told to.
+    pub fn metrics(&self) -> SocketAddr {
+        self.metrics.expect("the process serves metrics")
+    }
+
+    /// The number by which the system knows the process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Ends the process as a crash does.
@@ -216,8 +242,9 @@ fn lines_of(output: ChildStdout) -> mpsc::Receiver<String> {
     lines
 }
 
-/// The address in `  broker        127.0.0.1:10911 (...`.
+/// The address in `  broker        127.0.0.1:10911 (...` or `  metrics       http://...:9090/metrics`.
 fn address_after(line: &str, name: &str) -> Option<SocketAddr> {
     let rest = line.trim_start().strip_prefix(name)?;
-    rest.split_whitespace().next()?.parse().ok()
+    let word = rest.split_whitespace().next()?;
+    word.trim_start_matches("http://").trim_end_matches("/metrics").parse().ok()
 }

@@ -42,6 +42,11 @@ impl HeldPulls {
         Self { thread, generation: 0, entries: Slab::new(), ends: BTreeSet::new() }
     }
 
+    /// How many pulls wait, those on their way to their shard included.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Makes a token for a pull that may be held. Never 0.
     pub(crate) fn reserve(&mut self, ticket: Ticket) -> u64 {
         self.generation = self.generation.wrapping_add(1).max(1);
@@ -93,12 +98,6 @@ impl HeldPulls {
     /// When the next wait ends, in milliseconds since 1970.
     pub(crate) fn next_end(&self) -> Option<i64> {
         self.ends.first().map(|(end, _)| *end)
-    }
-
-    /// How many pulls are held or on their way.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
     }
 }
 

@@ -55,6 +55,9 @@ pub struct Flags {
     /// Where the name server listens
     #[arg(long, value_name = "ADDR:PORT", global = true, default_value = "127.0.0.1:9876")]
     pub namesrv_listen: SocketAddr,
+    /// Where /metrics and /ready are served, in Prometheus' text format [default: nowhere]
+    #[arg(long, value_name = "ADDR:PORT", global = true)]
+    pub metrics_listen: Option<SocketAddr>,
     /// The address that clients are told to dial [default: where the broker listens]
     #[arg(long, value_name = "HOST[:PORT]", global = true)]
     pub advertise: Option<String>,

@@ -50,7 +50,10 @@ pub use self::{
     start::{ControlHandle, StartError, start},
     topics::QUEUES_PER_TOPIC_MAX,
 };
-use crate::context::{ConnId, RequestContext};
+use crate::{
+    context::{ConnId, RequestContext},
+    metrics::FigureSource,
+};
 
 /// Messages that may wait for the control thread. A sender waits while it is full.
 pub const TO_CONTROL_CAPACITY: usize = 4096;
@@ -260,6 +263,15 @@ pub struct NamesrvControlConfig {
     pub order_messages: bool,
 }
 
+/// What the control thread needs to know to serve figures for monitoring.
+#[derive(Clone)]
+pub struct MetricsControlConfig {
+    /// Where it listens. Port 0 takes a free one, see [`ControlHandle::metrics_addr`].
+    pub listen: SocketAddr,
+    /// Where the broker's figures come from, if there is one.
+    pub source: Option<Arc<dyn FigureSource>>,
+}
+
 /// The broker's side of the control thread. `None` for a process that is only a name server.
 pub struct BrokerControl {
     /// Names, addresses and switches.
@@ -282,6 +294,8 @@ pub struct ControlConfig {
     pub broker: Option<BrokerControl>,
     /// The name server.
     pub namesrv: Option<NamesrvControlConfig>,
+    /// The page for monitoring.
+    pub metrics: Option<MetricsControlConfig>,
     /// Milliseconds since 1970, from the clock module.
     pub epoch_ms: fn() -> i64,
 }

@@ -15,10 +15,11 @@ use tokio::{
 };
 
 use super::{
-    BrokerControl, ControlConfig, NamesrvControlConfig, broker::Broker, facts::FactError,
-    service::Service,
+    BrokerControl, ControlConfig, MetricsControlConfig, NamesrvControlConfig, broker::Broker,
+    facts::FactError, service::Service,
 };
 use crate::{
+    metrics::{self, FigureSource},
     namesrv::{KvTable, Listener, NameServer},
     net::{self, listen::RETRY},
 };
@@ -30,6 +31,7 @@ const KV_FILE: &str = "kvConfig.json";
 #[derive(Debug)]
 pub struct ControlHandle {
     namesrv_addr: Option<SocketAddr>,
+    metrics_addr: Option<SocketAddr>,
     registered: mpsc::Receiver<()>,
     stop: watch::Sender<bool>,
     thread: thread::JoinHandle<()>,
@@ -41,6 +43,13 @@ pub struct ControlHandle {
 pub enum StartError {
     /// The name server's address cannot be listened on.
     Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The address for monitoring cannot be listened on.
+    Metrics {
         /// The address.
         addr: SocketAddr,
         /// Why not.
@@ -72,6 +81,11 @@ impl fmt::Display for StartError {
                 "the name server cannot listen on {addr}: {error}; choose another address with \
                  --namesrv-listen"
             ),
+            Self::Metrics { addr, error } => write!(
+                f,
+                "metrics cannot be served on {addr}: {error}; choose another address with \
+                 --metrics-listen"
+            ),
             Self::KvConfig { path, error } => {
                 write!(f, "{} cannot be read: {error}; repair or remove it", path.display())
             }
@@ -100,8 +114,10 @@ impl From<FactError> for StartError {
 ///
 /// [`StartError`]: print it and end.
 pub fn start(config: ControlConfig) -> Result<ControlHandle, StartError> {
-    let ControlConfig { broker, namesrv, epoch_ms } = config;
+    let ControlConfig { broker, namesrv, metrics, epoch_ms } = config;
     let namesrv = namesrv.map(open_namesrv).transpose()?;
+    let metrics = metrics.map(open_metrics).transpose()?;
+    let metrics_addr = metrics.as_ref().map(|metrics| metrics.addr);
     let namesrv_addr = namesrv.as_ref().map(|namesrv| namesrv.addr);
     let broker = broker.map(|parts| restore(parts, namesrv_addr, epoch_ms)).transpose()?;
     let (stop, stopped) = watch::channel(false);
@@ -109,11 +125,12 @@ pub fn start(config: ControlConfig) -> Result<ControlHandle, StartError> {
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
     let run = move || {
-        LocalSet::new().block_on(&runtime, run(namesrv, broker, epoch_ms, told, stopped));
+        LocalSet::new()
+            .block_on(&runtime, run((namesrv, broker, metrics), epoch_ms, told, stopped));
     };
     let thread =
         thread::Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-    Ok(ControlHandle { namesrv_addr, registered, stop, thread })
+    Ok(ControlHandle { namesrv_addr, metrics_addr, registered, stop, thread })
 }
 
 impl ControlHandle {
@@ -121,6 +138,12 @@ impl ControlHandle {
     #[must_use]
     pub fn namesrv_addr(&self) -> Option<SocketAddr> {
         self.namesrv_addr
+    }
+
+    /// Where figures for monitoring are served, if they are.
+    #[must_use]
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics_addr
     }
 
     /// Blocks until the broker has registered with every name server or failed to once, so at most
@@ -168,6 +191,20 @@ fn open_namesrv(config: NamesrvControlConfig) -> Result<OpenNamesrv, StartError>
     Ok(OpenNamesrv { addr, socket, server, kv_path })
 }
 
+/// The page for monitoring, ready to be served.
+struct OpenMetrics {
+    addr: SocketAddr,
+    socket: TcpListener,
+    source: Option<Arc<dyn FigureSource>>,
+}
+
+fn open_metrics(config: MetricsControlConfig) -> Result<OpenMetrics, StartError> {
+    let failed = |error| StartError::Metrics { addr: config.listen, error };
+    let socket = net::listen::listen(config.listen, RETRY).map_err(failed)?;
+    let addr = socket.local_addr().map_err(failed)?;
+    Ok(OpenMetrics { addr, socket, source: config.source })
+}
+
 fn read_kv(path: &std::path::Path) -> io::Result<KvTable> {
     match std::fs::read(path) {
         Ok(content) => KvTable::from_json(&content).map_err(io::Error::from),
@@ -211,8 +248,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 }
 
 async fn run(
-    namesrv: Option<OpenNamesrv>,
-    broker: Option<OpenBroker>,
+    (namesrv, broker, metrics): (Option<OpenNamesrv>, Option<OpenBroker>, Option<OpenMetrics>),
     epoch_ms: fn() -> i64,
     told: mpsc::Sender<()>,
     stop: watch::Receiver<bool>,
@@ -228,6 +264,14 @@ async fn run(
             }
         })
     });
+    if let Some(OpenMetrics { socket, source, .. }) = metrics {
+        let stop = stop.clone();
+        spawn_local(async move {
+            if let Err(error) = metrics::serve(socket, source, stop).await {
+                tracing::error!(%error, "metrics cannot be served");
+            }
+        });
+    }
     match broker {
         Some(broker) => {
             let OpenBroker { state, parts, namesrv_addrs } = broker;

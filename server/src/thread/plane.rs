@@ -3,7 +3,10 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -24,6 +27,7 @@ use crate::{
         BoxFuture, ConsumerOffset, FACT_PREFIX, Fact, Facts, Published, ToControl, ToThread,
     },
     link,
+    metrics::{BrokerFigures, FigureSource},
     net::listen::{RETRY, RETRY_STEP, listen},
 };
 
@@ -183,6 +187,12 @@ impl Plane {
     /// Where the control plane keeps its facts.
     pub(crate) fn facts(&self) -> Arc<dyn Facts> {
         Arc::new(ShardFacts(self.threads.iter().map(|thread| thread.requests.clone()).collect()))
+    }
+
+    /// Where figures for monitoring come from.
+    pub(crate) fn figures(&self) -> Arc<dyn FigureSource> {
+        let threads = self.threads.iter().map(|thread| thread.requests.clone()).collect();
+        Arc::new(ThreadSource { threads, shared: self.shared.clone() })
     }
 
     /// Stops accepting and serving, flushes, and closes the store. Blocks. One line for each thing
@@ -348,6 +358,36 @@ impl Facts for ShardFacts {
                 offsets.extend(listed.await.ok()?);
             }
             Some(offsets)
+        })
+    }
+}
+
+/// Figures of all data threads together.
+struct ThreadSource {
+    threads: Vec<mpsc::Sender<ToData>>,
+    shared: Arc<Shared>,
+}
+
+impl FigureSource for ThreadSource {
+    fn figures(&self) -> BoxFuture<Option<BrokerFigures>> {
+        let (threads, shared) = (self.threads.clone(), self.shared.clone());
+        Box::pin(async move {
+            let mut figures = BrokerFigures {
+                connections: shared.conns.load(Ordering::Relaxed),
+                topics: shared.published.catalog.load().topics.len(),
+                consumer_groups: shared.published.groups.load().groups.len(),
+                ..BrokerFigures::default()
+            };
+            for thread in threads {
+                let (reply, told) = oneshot::channel();
+                thread.send(ToData::Figures(reply)).await.ok()?;
+                let told = told.await.ok()?;
+                figures.shards.extend(told.shards);
+                figures.stalled += told.stalled;
+                figures.parked_pulls += told.parked_pulls;
+            }
+            figures.shards.sort_unstable_by_key(|shard| shard.shard);
+            Some(figures)
         })
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     context::{ConnId, Principal, RequestContext, Transport},
     control::{ConsumerOffset, Fact, ToThread},
     link::Links,
+    metrics::ShardFigures,
     net::{self, conn::NetShared, signal::Signal},
 };
 
@@ -38,8 +39,19 @@ pub(crate) enum ToData {
     PutFacts(Vec<Fact>, oneshot::Sender<Result<(), String>>),
     /// List the committed consumer offsets of this thread's shards.
     ListOffsets(oneshot::Sender<Vec<ConsumerOffset>>),
+    /// Tell figures for monitoring.
+    Figures(oneshot::Sender<ThreadFigures>),
     /// Stop: no more requests; the answers that are due go out.
     Stop,
+}
+
+/// What one data thread has to tell.
+pub(crate) struct ThreadFigures {
+    pub(crate) shards: Vec<ShardFigures>,
+    /// Connections closed because their socket took nothing.
+    pub(crate) stalled: u64,
+    /// Pulls that wait for messages.
+    pub(crate) parked_pulls: usize,
 }
 
 /// What a data thread starts with.
@@ -131,6 +143,7 @@ async fn hear_requests(thread: &Rc<Thread>, mut requests: mpsc::Receiver<ToData>
                 tokio::task::spawn_local(async move { thread.put_facts(facts, reply).await });
             }
             ToData::ListOffsets(reply) => drop(reply.send(thread.consumer_offsets())),
+            ToData::Figures(reply) => drop(reply.send(thread.figures())),
             ToData::Stop => break,
         }
     }
@@ -306,6 +319,22 @@ impl Thread {
             None => drop(reply.send(Ok(()))),
         }
         self.turn.set();
+    }
+
+    fn figures(&self) -> ThreadFigures {
+        let of_shard = |shard: &LocalShard| {
+            shard.engine(|engine| ShardFigures {
+                shard: shard.number,
+                stats: engine.stats(),
+                queues: engine.queue_count(),
+                poison: engine.poisoned().map(str::to_owned),
+            })
+        };
+        ThreadFigures {
+            shards: self.shards.iter().map(of_shard).collect(),
+            stalled: self.net.stalled.get(),
+            parked_pulls: self.held.borrow().len(),
+        }
     }
 
     fn consumer_offsets(&self) -> Vec<ConsumerOffset> {

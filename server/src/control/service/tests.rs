@@ -64,7 +64,7 @@ fn any_port() -> SocketAddr {
 
 fn standalone_namesrv(dir: &testing::TempDir, listen: SocketAddr) -> ControlHandle {
     let namesrv = Some(namesrv(dir, listen));
-    start(ControlConfig { broker: None, namesrv, epoch_ms }).unwrap()
+    start(ControlConfig { broker: None, namesrv, metrics: None, epoch_ms }).unwrap()
 }
 
 impl Bench {
@@ -95,7 +95,9 @@ impl Bench {
             threads: vec![thread],
         };
         let namesrv = with_namesrv.then(|| namesrv(&dir, any_port()));
-        let control = start(ControlConfig { broker: Some(broker), namesrv, epoch_ms }).unwrap();
+        let control =
+            start(ControlConfig { broker: Some(broker), namesrv, metrics: None, epoch_ms })
+                .unwrap();
         control.wait_registered();
         Self { control, requests, answers, published, store, _dir: dir }
     }
@@ -453,7 +455,12 @@ fn kv_entries_survive_a_restart() {
     assert_eq!(Client::connect(&second).ask(101, &entry).0, 0);
     second.stop().unwrap();
     std::fs::write(dir.path().join("kvConfig.json"), b"{").unwrap();
-    let config = ControlConfig { broker: None, namesrv: Some(namesrv(&dir, any_port())), epoch_ms };
+    let config = ControlConfig {
+        broker: None,
+        namesrv: Some(namesrv(&dir, any_port())),
+        metrics: None,
+        epoch_ms,
+    };
     assert!(start(config).unwrap_err().to_string().contains("repair or remove it"));
 }
 
@@ -462,6 +469,8 @@ fn a_port_in_use_is_said_in_one_line() {
     let dir = testing::TempDir::new("port");
     let taken = TcpListener::bind(any_port()).unwrap();
     let namesrv = Some(namesrv(&dir, taken.local_addr().unwrap()));
-    let error = start(ControlConfig { broker: None, namesrv, epoch_ms }).unwrap_err().to_string();
+    let error = start(ControlConfig { broker: None, namesrv, metrics: None, epoch_ms })
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("is in use") && !error.contains('\n'), "{error}");
 }
