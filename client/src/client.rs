@@ -22,8 +22,8 @@ use tokio::{
 
 use self::{groups::Groups, routes::Routes};
 use crate::{
-    Error, Invalid, ProducerBuilder, PullConsumerBuilder, admin::Admin, namespace::Namespace,
-    remoting::Remoting, unique::UniqueIds,
+    Error, Invalid, ProducerBuilder, PullConsumerBuilder, PushConsumerBuilder, admin::Admin,
+    namespace::Namespace, remoting::Remoting, unique::UniqueIds,
 };
 
 mod groups;
@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) groups: Groups,
     pub(crate) unique_ids: UniqueIds,
     pub(crate) client_id: String,
+    /// Names this client among those of its host, the same after a restart: `ip@instance`.
+    pub(crate) stable_id: String,
     #[allow(dead_code, reason = "producers and consumers take to it one by one")]
     pub(crate) namespace: Namespace,
     /// For calls that have no time of their own.
@@ -142,6 +144,24 @@ impl Client {
     /// ```
     pub fn pull_consumer(&self, group: &str) -> PullConsumerBuilder {
         PullConsumerBuilder::new(self.clone(), group)
+    }
+
+    /// Sets up a push consumer of this group: a member whose messages go to a listener.
+    ///
+    /// ```no_run
+    /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// use ringmq_client::Delivery;
+    ///
+    /// let consumer = client
+    ///     .push_consumer("orders-consumer")
+    ///     .subscribe("TopicTest", "*")
+    ///     .start(|delivery: Delivery| async move { println!("{}", delivery.len()) })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn push_consumer(&self, group: &str) -> PushConsumerBuilder {
+        PushConsumerBuilder::new(self.clone(), group)
     }
 
     /// What administrators ask and change: clusters, topics, offsets, single messages.
@@ -267,6 +287,7 @@ impl ClientBuilder {
         let servers = parse_name_servers(&self.name_servers)?;
         let (ip, first) = reachable(&servers).await?;
         let process_id = std::process::id();
+        let stable_id = format!("{ip}@{}", self.instance_name.as_deref().unwrap_or("DEFAULT"));
         let name = self
             .instance_name
             .unwrap_or_else(|| format!("{process_id}#{}", crate::unique::random() >> 1));
@@ -276,6 +297,7 @@ impl ClientBuilder {
             groups: Groups::default(),
             unique_ids: UniqueIds::new(ip, process_id),
             client_id: format!("{ip}@{name}"),
+            stable_id,
             namespace: Namespace::new(&self.namespace),
             call_timeout: self.call_timeout,
             is_closed: AtomicBool::new(false),

@@ -4,6 +4,8 @@ use std::{fmt, io, time::Duration};
 
 use ringmq_protocol::codes::response;
 
+use crate::QueueOffset;
+
 /// Why a call failed. [`Error::retry_can_help`] says whether the same call may succeed later,
 /// [`Error::outcome_is_unknown`] whether it may have succeeded already.
 #[derive(Debug)]
@@ -62,6 +64,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// The file with the offsets of a broadcasting consumer cannot be read or written.
+    OffsetFile(io::Error),
     /// The client, producer or consumer was shut down.
     Closed,
     /// The shutdown's time was over before everything was finished.
@@ -97,6 +101,27 @@ pub enum Invalid {
     Batch(&'static str),
     /// Not a tag expression: `*`, or tags separated by `||`.
     TagExpression(String),
+    /// The consumer divides its queues in another way: subscribed to with its group, all of a topic,
+    /// or assigned by hand.
+    Division,
+    /// The consumer does not read this queue.
+    NotAssigned(String),
+    /// The queue does not have this offset.
+    OutsideQueue {
+        /// The offset.
+        offset: QueueOffset,
+        /// The queue's first one.
+        min: QueueOffset,
+        /// That of its next message.
+        max: QueueOffset,
+    },
+    /// A setting of a consumer is 0, or above its bound.
+    Setting {
+        /// The method that sets it.
+        name: &'static str,
+        /// The bound.
+        max: u64,
+    },
     /// Not a list of name server addresses `host:port;host:port`.
     NameServers(String),
 }
@@ -114,6 +139,7 @@ impl Error {
         match self {
             Self::Connect { .. } | Self::Disconnected { .. } | Self::TimedOut { .. } => true,
             Self::NoRoute { .. } | Self::NoBroker { .. } | Self::Busy { .. } => true,
+            Self::OffsetFile(_) => true,
             Self::Refused { code, .. } => code_can_change(*code),
             Self::Invalid(_) | Self::Protocol { .. } | Self::Closed | Self::Unfinished { .. } => {
                 false
@@ -207,6 +233,7 @@ impl fmt::Display for Error {
             Self::NoBroker { broker_name } => write!(f, "no address of the broker {broker_name}"),
             Self::Invalid(invalid) => invalid.fmt(f),
             Self::Protocol { addr, reason } => write!(f, "unexpected answer of {addr}: {reason}"),
+            Self::OffsetFile(error) => write!(f, "offsets of this machine: {error}"),
             Self::Closed => f.write_str("already shut down"),
             Self::Unfinished { deadline } => {
                 write!(f, "shutdown was not finished within {} ms", deadline.as_millis())
@@ -218,7 +245,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Connect { source, .. } => Some(source),
+            Self::Connect { source, .. } | Self::OffsetFile(source) => Some(source),
             Self::Invalid(invalid) => Some(invalid),
             _ => None,
         }
@@ -238,6 +265,12 @@ impl fmt::Display for Invalid {
             Self::Property(name) => write!(f, "not a property: {name:?}"),
             Self::Batch(reason) => write!(f, "not a batch: {reason}"),
             Self::TagExpression(text) => write!(f, "not a tag expression: {text:?}"),
+            Self::Division => f.write_str("subscriptions, topics and assigned queues do not mix"),
+            Self::NotAssigned(queue) => write!(f, "the consumer does not read {queue}"),
+            Self::OutsideQueue { offset, min, max } => {
+                write!(f, "offset {offset} is not in the queue, which has {min} to {max}")
+            }
+            Self::Setting { name, max } => write!(f, "{name} must be between 1 and {max}"),
             Self::NameServers(text) => write!(f, "not name server addresses: {text:?}"),
         }
     }

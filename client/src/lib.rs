@@ -42,17 +42,24 @@ mod message;
 mod namespace;
 mod producer;
 mod pull;
+mod push;
 mod queue;
 mod remoting;
 mod route;
+mod subscription;
 mod unique;
 
 pub use client::{Client, ClientBuilder};
+pub use consumer::{member::StartFrom, request::Pulled};
 pub use error::{Error, Invalid};
 pub use message::{Message, ReceivedMessage};
 pub use producer::{Producer, ProducerBuilder, SendReceipt, SendStatus};
-pub use pull::{PullConsumer, PullConsumerBuilder, Pulled, StartFrom};
+pub use pull::{PullConsumer, PullConsumerBuilder};
+pub use push::{
+    Delivery, Listener, OrderedListener, OrderedVerdict, PushConsumer, PushConsumerBuilder, Verdict,
+};
 pub use queue::{MessageQueue, QueueOffset};
+pub use subscription::Filter;
 
 /// Locks a mutex whose data no panic can leave half changed: maps with single insertions.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -13,6 +13,8 @@ mod received;
 
 pub use received::ReceivedMessage;
 pub(crate) use received::parse_all;
+#[cfg(test)]
+pub(crate) use received::tests_support;
 
 /// Properties that an application sets through methods of their own, or not at all.
 ///

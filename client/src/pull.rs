@@ -1,51 +1,49 @@
 //! Pull consumers: the application asks for messages, and keeps track of what it has done.
 //!
-//! There are two ways to use one. [`PullConsumer::next`] gives the messages of all assigned queues
-//! as they come, from where the group left off, and commits what was done. Or the application
+//! There are three ways to use one. With [`PullConsumerBuilder::subscribe`] it shares the queues of
+//! its topics with the other members of its group; with [`PullConsumerBuilder::topic`] and
+//! [`PullConsumerBuilder::queue`] it reads whole topics or single queues by itself. In both,
+//! [`PullConsumer::next`], [`PullConsumer::poll`] and [`PullConsumer::messages`] give the messages
+//! as they come, from where the group left off, and commits cover what was done. Or the application
 //! pulls single queues from offsets of its own, with [`PullConsumer::pull`].
 //!
-//! Behind `next` one task per queue pulls ahead into a bounded channel, see `fetch`.
+//! Source of the rules: Apache RocketMQ 4.9.8, `DefaultLitePullConsumerImpl`.
 
 use std::{
-    collections::HashMap,
+    collections::VecDeque,
+    future::Future,
+    mem,
+    pin::{Pin, pin},
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
-use bytes::Bytes;
-use ringmq_protocol::{
-    codes::{request, response},
-    headers::{PullRequest, PullResponse, pull_flag},
-    tags::TagSet,
-};
+use futures_util::stream::{self, Stream};
 use tokio::{
-    sync::mpsc,
-    task::AbortHandle,
-    time::{Instant, timeout_at},
+    sync::Notify,
+    time::{Instant, timeout},
 };
 
-use self::fetch::Batch;
 use crate::{
-    Client, Error, MessageQueue, QueueOffset, ReceivedMessage,
-    client::Membership,
-    lock, message,
-    remoting::{refused, unexpected},
+    Client, Error, Filter, Invalid, MessageQueue, Pulled, QueueOffset, ReceivedMessage,
+    consumer::{
+        Member,
+        held::Held,
+        member::{Directly, Division, Sink, check_topic},
+        request::Ask,
+    },
+    lock,
+    subscription::Subscription,
 };
 
 mod builder;
-mod fetch;
 
-pub use builder::{PullConsumerBuilder, StartFrom};
+pub use builder::PullConsumerBuilder;
 
-/// How much longer than the hold time an answer may take: brokers look for held requests whose
-/// time is up every 5 s only. Source: Apache RocketMQ 4.9.8, `DefaultMQPullConsumer`, whose two
-/// timeouts are 10 s apart.
-const HOLD_SLACK: Duration = Duration::from_secs(10);
+/// Most failures that wait for the application; further ones say nothing new.
+const FAILURES_MAX: usize = 16;
 
 /// Reads queues.
-///
-/// Everybody who reads the same group's queues gets the same messages: queues are assigned by hand,
-/// not shared out among the members of the group. Use a group of its own for each consumer.
 ///
 /// ```no_run
 /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
@@ -62,54 +60,81 @@ const HOLD_SLACK: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Debug)]
 pub struct PullConsumer {
-    inner: Arc<Inner>,
-    batches: mpsc::Receiver<Result<Batch, Error>>,
-    /// What is left of the batch that `next` is in.
-    current: Option<Batch>,
-    /// Where the message that `next` gave last is done, once the application asks for another one.
-    last: Option<(MessageQueue, QueueOffset)>,
-    supervisor: AbortHandle,
-    commits_by_itself: bool,
-    membership: Membership,
+    member: Arc<Member>,
+    line: Arc<Line>,
+    /// For pulls of single queues.
+    subscription: Subscription,
+    /// What was given last. It is done when the application asks for more.
+    last: Option<(Arc<Held>, Vec<QueueOffset>)>,
+    is_shut: bool,
 }
 
-/// What the consumer and its tasks share.
+/// Batches that have come and were not given yet, in the order in which they came.
+#[derive(Debug, Default)]
+struct Line {
+    batches: Mutex<VecDeque<(Arc<Held>, usize)>>,
+    failures: Mutex<VecDeque<Error>>,
+    changed: Notify,
+}
+
+impl Line {
+    /// The next messages of one queue; at least one.
+    fn take(&self, count_max: usize) -> Option<(Arc<Held>, Vec<ReceivedMessage>)> {
+        let mut batches = lock(&self.batches);
+        loop {
+            let (held, left) = batches.front_mut()?;
+            let count = count_max.min(*left);
+            let messages = match held.is_closing() {
+                true => Vec::new(),
+                false => held.change_quietly(|backlog| backlog.take(count, Instant::now())),
+            };
+            let held = Arc::clone(held);
+            *left = left.saturating_sub(messages.len());
+            if *left == 0 || messages.is_empty() {
+                batches.pop_front();
+            }
+            if !messages.is_empty() {
+                return Some((held, messages));
+            }
+        }
+    }
+}
+
+/// What the member sees of the line.
 #[derive(Debug)]
-struct Inner {
-    client: Client,
-    group: String,
-    expression: String,
-    tags: TagSet,
-    batch_count_max: i32,
-    hold: Duration,
-    progress: Mutex<HashMap<MessageQueue, Progress>>,
-}
+struct PullSink(Arc<Line>);
 
-/// How far a queue is done.
-#[derive(Clone, Copy, Debug)]
-struct Progress {
-    done: QueueOffset,
-    committed: Option<QueueOffset>,
-}
+impl Sink for PullSink {
+    fn arrived(&self, held: &Arc<Held>, count: usize) {
+        lock(&self.0.batches).push_back((Arc::clone(held), count));
+        self.0.changed.notify_waiters();
+    }
 
-/// What a pull brought.
-#[derive(Clone, Debug)]
-pub struct Pulled {
-    /// The messages, in the order of the queue, without those of other tags.
-    pub messages: Vec<ReceivedMessage>,
-    /// Where to pull from next. Also moves on without a message, over those of other tags.
-    pub next_offset: QueueOffset,
-    /// First offset that the queue has.
-    pub min_offset: QueueOffset,
-    /// Offset that the queue's next message will have.
-    pub max_offset: QueueOffset,
-    /// Whether the offset asked for lies outside the queue, so that `next_offset` may have gone
-    /// back or left messages out.
-    pub is_moved: bool,
+    fn acquired(&self, _member: &Arc<Member>, _held: &Arc<Held>) {}
+
+    fn failed(&self, error: Error) {
+        let mut failures = lock(&self.0.failures);
+        if failures.len() < FAILURES_MAX {
+            failures.push_back(error);
+        }
+        drop(failures);
+        self.0.changed.notify_waiters();
+    }
+
+    fn consume_directly(
+        &self,
+        _message: ReceivedMessage,
+    ) -> Option<Pin<Box<dyn Future<Output = Directly> + Send>>> {
+        None
+    }
+
+    fn concurrency(&self) -> usize {
+        0
+    }
 }
 
 impl PullConsumer {
-    /// The next message of any assigned queue; waits until there is one. Messages of one queue come
+    /// The next message of any of its queues; waits until there is one. Messages of one queue come
     /// in its order.
     ///
     /// Asking for a message says that the one before it is done: then, and not earlier, the next
@@ -120,7 +145,7 @@ impl PullConsumer {
     /// # Errors
     ///
     /// What a broker says that no further try will change, once a second. Connections and brokers
-    /// that fail are tried again behind the scenes. [`Error::Closed`] after the shutdown.
+    /// that fail are tried again behind the scenes. [`Error::Closed`] after the client's shutdown.
     ///
     /// ```no_run
     /// # async fn example(mut consumer: ringmq_client::PullConsumer) {
@@ -130,29 +155,83 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn next(&mut self) -> Result<ReceivedMessage, Error> {
-        self.finish_last();
         loop {
-            if let Some(batch) = &mut self.current {
-                if let Some(message) = batch.messages.pop_front() {
-                    let done = match batch.messages.is_empty() {
-                        true => batch.next_offset,
-                        false => message.queue_offset().next(),
-                    };
-                    self.last = Some((batch.queue.clone(), done));
-                    return Ok(message);
-                }
-                self.inner.finish(&batch.queue, batch.next_offset);
-                self.current = None;
+            // A batch of one: there is a last one, and only one.
+            if let Some(message) = self.take(1).await?.pop() {
+                return Ok(message);
             }
-            self.current = Some(self.batches.recv().await.ok_or(Error::Closed)??);
         }
     }
 
-    /// Commits all that was received through [`PullConsumer::next`], the last message included.
+    /// The next messages of one of its queues, at most `count_max` of them; none if there is none
+    /// within `patience`. Otherwise as [`PullConsumer::next`].
     ///
     /// # Errors
     ///
-    /// The first failure; queues after it are not committed.
+    /// As [`PullConsumer::next`].
+    ///
+    /// ```no_run
+    /// # async fn example(mut consumer: ringmq_client::PullConsumer)
+    /// # -> Result<(), ringmq_client::Error> {
+    /// let messages = consumer.poll(100, std::time::Duration::from_secs(5)).await?;
+    /// println!("{} messages", messages.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn poll(
+        &mut self,
+        count_max: usize,
+        patience: Duration,
+    ) -> Result<Vec<ReceivedMessage>, Error> {
+        timeout(patience, self.take(count_max.max(1))).await.unwrap_or_else(|_| Ok(Vec::new()))
+    }
+
+    /// The messages as a stream, which ends with the first error. A message counts as done when the
+    /// stream is asked for the next one.
+    ///
+    /// ```no_run
+    /// # async fn example(mut consumer: ringmq_client::PullConsumer) {
+    /// use futures_util::{StreamExt, TryStreamExt};
+    ///
+    /// let bodies = consumer.messages().map_ok(|message| message.body().clone());
+    /// let ten: Result<Vec<_>, _> = bodies.take(10).try_collect().await;
+    /// # }
+    /// ```
+    pub fn messages(&mut self) -> impl Stream<Item = Result<ReceivedMessage, Error>> + Send + '_ {
+        stream::unfold(Some(self), |consumer| async {
+            let consumer = consumer?;
+            match consumer.next().await {
+                Ok(message) => Some((Ok(message), Some(consumer))),
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+    }
+
+    /// Waits for messages.
+    async fn take(&mut self, count_max: usize) -> Result<Vec<ReceivedMessage>, Error> {
+        self.finish_last();
+        let line = Arc::clone(&self.line);
+        loop {
+            let mut changed = pin!(line.changed.notified());
+            changed.as_mut().enable();
+            self.member.client.shared.check_open()?;
+            if let Some((held, messages)) = line.take(count_max) {
+                let offsets = messages.iter().map(ReceivedMessage::queue_offset).collect();
+                self.last = Some((held, offsets));
+                return Ok(messages);
+            }
+            if let Some(failure) = lock(&line.failures).pop_front() {
+                return Err(failure);
+            }
+            changed.await;
+        }
+    }
+
+    /// Commits all that was received, the last message included.
+    ///
+    /// # Errors
+    ///
+    /// The first failure; the other queues are committed all the same.
     ///
     /// ```no_run
     /// # async fn example(mut consumer: ringmq_client::PullConsumer)
@@ -164,7 +243,164 @@ impl PullConsumer {
     /// ```
     pub async fn commit_received(&mut self) -> Result<(), Error> {
         self.finish_last();
-        self.inner.commit_done().await
+        self.member.commit_all().await
+    }
+
+    /// The queues that it reads now, each with the offset of its first message which is not done.
+    ///
+    /// ```no_run
+    /// # fn example(consumer: ringmq_client::PullConsumer) {
+    /// for (queue, offset) in consumer.assignment() {
+    ///     println!("{queue} is done up to {offset}");
+    /// }
+    /// # }
+    /// ```
+    pub fn assignment(&self) -> Vec<(MessageQueue, QueueOffset)> {
+        let held = self.member.all_held().into_iter().filter(|held| !held.is_closing());
+        held.map(|held| (held.queue.clone(), held.done())).collect()
+    }
+
+    /// Reads these queues from now on, and no others. Those that it did not read before begin where
+    /// the group left off.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid::Division`] unless it was started with [`PullConsumerBuilder::queue`] or without
+    /// any topic; [`Invalid::Topic`].
+    ///
+    /// ```no_run
+    /// # async fn example(consumer: ringmq_client::PullConsumer)
+    /// # -> Result<(), ringmq_client::Error> {
+    /// let queues = consumer.queues("Orders").await?;
+    /// consumer.assign(&queues)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn assign(&self, queues: &[MessageQueue]) -> Result<(), Error> {
+        let Division::Assigned(assigned) = &self.member.settings.division else {
+            return Err(Invalid::Division.into());
+        };
+        queues.iter().try_for_each(|queue| check_topic(queue.topic()))?;
+        *lock(assigned) = queues.to_vec();
+        let topics: Vec<_> = queues.iter().map(MessageQueue::topic).collect();
+        for topic in self.member.topics() {
+            if !topics.contains(&topic.as_str()) {
+                self.member.unsubscribe(&topic);
+            }
+        }
+        for topic in topics {
+            if self.member.subscription(topic).is_none() {
+                self.member.subscribe(topic, self.subscription.clone());
+            }
+        }
+        self.member.wake.notify_one();
+        Ok(())
+    }
+
+    /// Subscribes to one more topic, or to other messages of one. The other members of the group
+    /// have to do the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid::Division`] unless it was started with [`PullConsumerBuilder::subscribe`],
+    /// [`Invalid::Topic`] or [`Invalid::TagExpression`].
+    ///
+    /// ```no_run
+    /// # fn example(consumer: ringmq_client::PullConsumer) -> Result<(), ringmq_client::Error> {
+    /// consumer.subscribe("Refunds", "*")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn subscribe(&self, topic: &str, filter: impl Into<Filter>) -> Result<(), Error> {
+        if !matches!(self.member.settings.division, Division::Shared(_)) {
+            return Err(Invalid::Division.into());
+        }
+        check_topic(topic)?;
+        self.member.subscribe(topic, Subscription::new(filter.into())?);
+        Ok(())
+    }
+
+    /// Gives the queues of a topic up.
+    ///
+    /// ```no_run
+    /// # fn example(consumer: ringmq_client::PullConsumer) {
+    /// consumer.unsubscribe("Refunds");
+    /// # }
+    /// ```
+    pub fn unsubscribe(&self, topic: &str) {
+        self.member.unsubscribe(topic);
+    }
+
+    /// Goes on with a queue at this offset; what was received of it before counts no more, and the
+    /// offset is what the next commit covers.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid::NotAssigned`] if it does not read the queue, [`Invalid::OutsideQueue`] if the
+    /// queue has no such offset; as [`PullConsumer::pull`].
+    ///
+    /// ```no_run
+    /// # async fn example(mut consumer: ringmq_client::PullConsumer)
+    /// # -> Result<(), ringmq_client::Error> {
+    /// for (queue, _) in consumer.assignment() {
+    ///     let begin = consumer.min_offset(&queue).await?;
+    ///     consumer.seek(&queue, begin).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn seek(&mut self, queue: &MessageQueue, offset: QueueOffset) -> Result<(), Error> {
+        let (min, max) = (self.min_offset(queue).await?, self.max_offset(queue).await?);
+        if offset < min || max < offset {
+            return Err(Invalid::OutsideQueue { offset, min, max }.into());
+        }
+        let held = self.held(queue)?;
+        self.member.move_to(&held, offset);
+        Ok(())
+    }
+
+    /// Stops receiving from these queues until [`PullConsumer::resume`]. What has been pulled is
+    /// still given.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid::NotAssigned`].
+    ///
+    /// ```no_run
+    /// # fn example(consumer: ringmq_client::PullConsumer, queue: ringmq_client::MessageQueue)
+    /// # -> Result<(), ringmq_client::Error> {
+    /// consumer.pause(&[queue])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pause(&self, queues: &[MessageQueue]) -> Result<(), Error> {
+        queues.iter().try_for_each(|queue| self.held(queue).map(|held| held.pause(true)))
+    }
+
+    /// Goes on with queues after [`PullConsumer::pause`].
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid::NotAssigned`].
+    ///
+    /// ```no_run
+    /// # fn example(consumer: ringmq_client::PullConsumer, queue: ringmq_client::MessageQueue)
+    /// # -> Result<(), ringmq_client::Error> {
+    /// consumer.resume(&[queue])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn resume(&self, queues: &[MessageQueue]) -> Result<(), Error> {
+        queues.iter().try_for_each(|queue| self.held(queue).map(|held| held.pause(false)))
+    }
+
+    fn held(&self, queue: &MessageQueue) -> Result<Arc<Held>, Error> {
+        let held = self.member.held(queue);
+        held.ok_or_else(|| Invalid::NotAssigned(queue.to_string()).into())
+    }
+
+    fn client(&self) -> &Client {
+        &self.member.client
     }
 
     /// Pulls a queue once, without waiting for messages that are still to come.
@@ -188,7 +424,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn pull(&self, queue: &MessageQueue, from: QueueOffset) -> Result<Pulled, Error> {
-        self.inner.pull(queue, from, Duration::ZERO).await
+        self.pull_once(queue, from, Duration::ZERO).await
     }
 
     /// Pulls a queue once; if it has no message yet, the broker holds the request for so long.
@@ -215,7 +451,7 @@ impl PullConsumer {
         from: QueueOffset,
         hold: Duration,
     ) -> Result<Pulled, Error> {
-        self.inner.pull(queue, from, hold).await
+        self.pull_once(queue, from, hold).await
     }
 
     /// The queues of a topic that can be read.
@@ -232,7 +468,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn queues(&self, topic: &str) -> Result<Vec<MessageQueue>, Error> {
-        let shared = &self.inner.client.shared;
+        let shared = &self.client().shared;
         Ok(shared.route(topic, shared.deadline()).await?.subscribe().to_vec())
     }
 
@@ -250,7 +486,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn min_offset(&self, queue: &MessageQueue) -> Result<QueueOffset, Error> {
-        self.inner.client.shared.min_offset(queue).await
+        self.client().shared.min_offset(queue).await
     }
 
     /// Offset that the queue's next message will have.
@@ -267,7 +503,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn max_offset(&self, queue: &MessageQueue) -> Result<QueueOffset, Error> {
-        self.inner.client.shared.max_offset(queue).await
+        self.client().shared.max_offset(queue).await
     }
 
     /// Offset of the first message that was stored at this time or later. Brokers of 4.9 answer
@@ -292,7 +528,7 @@ impl PullConsumer {
         queue: &MessageQueue,
         time: SystemTime,
     ) -> Result<QueueOffset, Error> {
-        self.inner.client.shared.search_offset(queue, time).await
+        self.client().shared.search_offset(queue, time).await
     }
 
     /// The offset that the group has committed, from which it goes on; `None` if there is none.
@@ -310,7 +546,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn committed(&self, queue: &MessageQueue) -> Result<Option<QueueOffset>, Error> {
-        self.inner.client.shared.committed(&self.inner.group, queue).await
+        self.client().shared.committed(self.member.group(), queue).await
     }
 
     /// Commits an offset: that of the first message which is not done. May go back.
@@ -328,7 +564,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn commit(&self, queue: &MessageQueue, offset: QueueOffset) -> Result<(), Error> {
-        self.inner.client.shared.commit(&self.inner.group, queue, offset).await
+        self.client().shared.commit(self.member.group(), queue, offset).await
     }
 
     /// Stops receiving, commits what was received, the last message included, unless
@@ -348,105 +584,47 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn shutdown(mut self, deadline: Duration) -> Result<(), Error> {
-        let until = Instant::now() + deadline;
-        self.supervisor.abort();
         self.finish_last();
-        let committed = match self.commits_by_itself {
-            true => timeout_at(until, self.inner.commit_done()).await,
-            false => Ok(Ok(())),
-        };
-        self.membership.leave(until).await;
-        committed.unwrap_or(Err(Error::Unfinished { deadline }))
+        self.is_shut = true;
+        let left = self.member.leave(Instant::now() + deadline).await;
+        left.map_err(|error| match error {
+            Error::Unfinished { .. } => Error::Unfinished { deadline },
+            error => error,
+        })
     }
 
-    /// Counts the message that `next` gave last as done.
+    async fn pull_once(
+        &self,
+        queue: &MessageQueue,
+        from: QueueOffset,
+        hold: Duration,
+    ) -> Result<Pulled, Error> {
+        let known = self.member.subscription(queue.topic());
+        let ask = Ask {
+            group: self.member.group(),
+            queue,
+            from,
+            count_max: self.member.settings.pull_count_max,
+            hold,
+            subscription: known.as_deref().unwrap_or(&self.subscription),
+            commit: None,
+            broker_id: 0,
+        };
+        self.client().shared.pull(&ask).await
+    }
+
+    /// Counts what was given last as done.
     fn finish_last(&mut self) {
-        if let Some((queue, done)) = self.last.take() {
-            self.inner.finish(&queue, done);
+        if let Some((held, offsets)) = mem::take(&mut self.last) {
+            held.finish(offsets);
         }
     }
 }
 
 impl Drop for PullConsumer {
     fn drop(&mut self) {
-        self.supervisor.abort();
-    }
-}
-
-impl Inner {
-    async fn pull(
-        &self,
-        queue: &MessageQueue,
-        from: QueueOffset,
-        hold: Duration,
-    ) -> Result<Pulled, Error> {
-        let shared = &self.client.shared;
-        let addr = shared.addr_of(queue, shared.deadline()).await?;
-        let suspend = if hold.is_zero() { 0 } else { pull_flag::SUSPEND };
-        let header = PullRequest {
-            consumer_group: self.group.as_str().into(),
-            topic: queue.topic().into(),
-            queue_id: queue.queue_id(),
-            queue_offset: from.get(),
-            max_msg_nums: self.batch_count_max,
-            sys_flag: pull_flag::SUBSCRIPTION | suspend,
-            commit_offset: 0,
-            suspend_timeout_ms: i64::try_from(hold.as_millis()).unwrap_or(i64::MAX),
-            subscription: Some(self.expression.as_str().into()),
-            sub_version: 0,
-            expression_type: Some("TAG".into()),
-            max_msg_bytes: None,
-            request_source: None,
-            proxy_forward_client_id: None,
-        };
-        let request = shared.remoting.request(
-            request::PULL_MESSAGE,
-            |ext| header.encode(ext),
-            Bytes::new(),
-        )?;
-        let slack = if hold.is_zero() { shared.call_timeout } else { HOLD_SLACK };
-        let answer = shared.remoting.call(&addr, request, Instant::now() + hold + slack).await?;
-        let command = answer.parse(&addr)?;
-        let messages = match command.code {
-            response::SUCCESS => message::parse_all(&answer.body, queue.broker_name())
-                .map_err(|error| unexpected(&addr, error))?,
-            response::PULL_NOT_FOUND
-            | response::PULL_RETRY_IMMEDIATELY
-            | response::PULL_OFFSET_MOVED => Vec::new(),
-            _ => return Err(refused(&addr, &command)),
-        };
-        let header = PullResponse::decode(&command).map_err(|error| unexpected(&addr, error))?;
-        Ok(Pulled {
-            messages: self.filter(messages),
-            next_offset: QueueOffset::new(header.next_begin_offset),
-            min_offset: QueueOffset::new(header.min_offset),
-            max_offset: QueueOffset::new(header.max_offset),
-            is_moved: command.code == response::PULL_OFFSET_MOVED,
-        })
-    }
-
-    /// Drops messages of other tags, which brokers let through when their hashes are equal.
-    fn filter(&self, mut messages: Vec<ReceivedMessage>) -> Vec<ReceivedMessage> {
-        messages.retain(|message| self.tags.matches(message.tag()));
-        messages
-    }
-
-    fn finish(&self, queue: &MessageQueue, done: QueueOffset) {
-        lock(&self.progress)
-            .entry(queue.clone())
-            .and_modify(|progress| progress.done = done)
-            .or_insert(Progress { done, committed: None });
-    }
-
-    /// Commits the queues that went on since the last time.
-    async fn commit_done(&self) -> Result<(), Error> {
-        let all: Vec<_> = lock(&self.progress).iter().map(|(q, p)| (q.clone(), *p)).collect();
-        for (queue, progress) in all.iter().filter(|(_, p)| p.committed != Some(p.done)) {
-            self.client.shared.commit(&self.group, queue, progress.done).await?;
-            if let Some(known) = lock(&self.progress).get_mut(queue) {
-                known.committed = Some(progress.done);
-            }
+        if !self.is_shut {
+            self.member.abandon();
         }
-        Ok(())
     }
 }

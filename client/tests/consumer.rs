@@ -4,7 +4,6 @@
 mod fake;
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,68 +11,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fake::{Fake, Reaction, Seen, answer, ok, refuse, route};
+use fake::{
+    Fake, Reaction,
+    messages::{offset, pulled, serve_pull},
+    ok, refuse, route,
+};
 use ringmq_client::{Client, Error, Invalid, MessageQueue, QueueOffset, StartFrom};
-use ringmq_protocol::record::{MessageParts, PropertiesParts};
 
 const ROUTE: i32 = 105;
 const PULL: i32 = 11;
 const COMMIT: i32 = 15;
 const COMMITTED: i32 = 14;
-
-/// A stored message with this tag, its offset as its body.
-fn record(queue_id: i32, offset: i64, tag: &str) -> Vec<u8> {
-    let host: SocketAddr = "127.0.0.1:10911".parse().unwrap();
-    let properties = format!("UNIQ_KEY\x01ID{offset}\x02TAGS\x01{tag}\x02KEYS\x01a b");
-    let body = offset.to_string();
-    let parts = MessageParts {
-        queue_id,
-        flag: 0,
-        sys_flag: 0,
-        born_timestamp_ms: 1_700_000_000_000,
-        born_host: host,
-        store_host: host,
-        reconsume_times: 0,
-        prepared_transaction_offset: 0,
-        body: body.as_bytes(),
-        body_crc: None,
-        topic: b"T",
-        properties: PropertiesParts::default().with(properties.as_bytes()),
-    };
-    let mut bytes = vec![0; parts.encoded_len()];
-    parts.write(offset, 4096 + offset, 1_700_000_000_001, &mut bytes);
-    bytes
-}
-
-fn pulled(code: i32, next: i64, end: i64, body: &[u8]) -> Reaction {
-    let (next, end) = (next.to_string(), end.to_string());
-    let fields = [
-        ("suggestWhichBrokerId", "0"),
-        ("nextBeginOffset", next.as_str()),
-        ("minOffset", "0"),
-        ("maxOffset", end.as_str()),
-    ];
-    answer(code, &fields, body)
-}
-
-fn offset(value: &str) -> Reaction {
-    answer(0, &[("offset", value)], b"")
-}
-
-/// Answers a pull from queues with `count` messages each, three at a time; every other message has
-/// another tag. Holds pulls at the end for ever.
-fn serve_pull(seen: &Seen, count: i64) -> Reaction {
-    let (from, queue): (i64, i32) =
-        (seen.ext("queueOffset").parse().unwrap(), seen.ext("queueId").parse().unwrap());
-    if from >= count {
-        return Reaction::Silence;
-    }
-    let offsets = from..count.min(from + 3);
-    let next = offsets.end;
-    let tag = |offset: i64| if offset % 2 == 0 { "Even" } else { "Odd" };
-    let records: Vec<_> = offsets.map(|at| record(queue, at, tag(at))).collect();
-    pulled(0, next, count, &records.concat())
-}
 
 /// A broker with some queues of one topic, for whose group nothing is committed.
 async fn broker(queues: i32, count: i64) -> Fake {
@@ -336,13 +284,18 @@ async fn a_consumer_that_failed_to_start_is_out_of_its_group() {
 #[tokio::test]
 async fn a_slow_application_slows_the_pulls() {
     let fake = broker(1, 1_000_000).await;
-    let mut consumer = client(&fake).await.pull_consumer("g").topic("T").start().await.unwrap();
+    let builder = client(&fake).await.pull_consumer("g").topic("T").queue_limits(50, 1 << 20);
+    let mut consumer = builder.start().await.unwrap();
     consumer.next().await.unwrap();
-    // One batch is in use, sixteen are in the channel, one is in the task's hands.
-    let ahead = fake.wait_for(PULL, 18).await.len();
+    // Three messages a pull: the seventeenth one exceeds fifty.
+    let ahead = fake.wait_for(PULL, 17).await.len();
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
     consumer.min_offset(&MessageQueue::new("T", "a", 0)).await.unwrap();
-    assert_eq!((ahead, fake.seen(PULL).len()), (18, 18));
+    assert_eq!((ahead, fake.seen(PULL).len()), (17, 17));
+    for want in 1..10 {
+        assert_eq!(consumer.next().await.unwrap().queue_offset().get(), want);
+    }
+    fake.wait_for(PULL, 19).await;
 }

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
 };
 
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::Shared;
-use crate::{Error, Invalid, lock};
+use crate::{Error, Invalid, consumer::Member, lock};
 
 /// The groups that this client is in.
 #[derive(Debug, Default)]
@@ -35,6 +35,8 @@ pub(crate) struct Groups {
     beat: Arc<Notify>,
     /// Counts notices that members of any group came or went.
     changes: watch::Sender<u64>,
+    /// Consumers by group, for what brokers ask about them.
+    members: Mutex<BTreeMap<String, Weak<Member>>>,
 }
 
 /// A group to leave.
@@ -58,6 +60,14 @@ impl Membership {
         let group = data.group_name.clone();
         shared.groups.join_as_consumer(data)?;
         Ok(Self { shared, group })
+    }
+
+    /// Changes what the heartbeat says about the consumer, and sends one.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut ConsumerData)) {
+        if let Some(data) = lock(&self.shared.groups.consumers).get_mut(&self.group) {
+            change(data);
+        }
+        self.shared.groups.request_heartbeat();
     }
 
     /// Leaves the group at all brokers.
@@ -100,6 +110,21 @@ impl Groups {
         self.beat.notify_one();
     }
 
+    /// Tells of notices that members of any group came or went.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Makes a consumer known to what brokers ask.
+    pub(crate) fn register(&self, group: &str, member: Weak<Member>) {
+        lock(&self.members).insert(group.into(), member);
+    }
+
+    /// The consumer of a group.
+    pub(crate) fn member(&self, group: &str) -> Option<Arc<Member>> {
+        lock(&self.members).get(group)?.upgrade()
+    }
+
     /// Takes a broker's word that members of some group came or went.
     pub(crate) fn members_changed(&self) {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
@@ -140,7 +165,10 @@ impl Groups {
     /// Takes a member off the list; whether brokers have to be told that the group is left.
     fn remove(&self, group: Group<'_>) -> bool {
         match group {
-            Group::Consumer(group) => lock(&self.consumers).remove(group).is_some(),
+            Group::Consumer(group) => {
+                lock(&self.members).remove(group);
+                lock(&self.consumers).remove(group).is_some()
+            }
             Group::Producer(group) => {
                 let mut producers = lock(&self.producers);
                 match producers.get_mut(group) {
@@ -177,7 +205,7 @@ impl Groups {
 
 impl Shared {
     /// Tells all brokers known about the groups: masters, and replicas if there are consumers.
-    pub(super) async fn heartbeat(self: &Arc<Self>) {
+    pub(crate) async fn heartbeat(self: &Arc<Self>) {
         let Some((data, has_consumers)) = self.groups.heartbeat(&self.client_id) else { return };
         let body = Bytes::from(body::encode(&data));
         let mut calls = JoinSet::new();

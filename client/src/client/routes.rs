@@ -66,6 +66,11 @@ impl Routes {
         }
     }
 
+    /// The name servers, as `host:port;host:port`.
+    pub(crate) fn servers(&self) -> String {
+        self.servers.join(";")
+    }
+
     /// Tells when a route has changed.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()

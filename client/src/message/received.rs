@@ -6,6 +6,7 @@ use bytes::Bytes;
 use flate2::read::ZlibDecoder;
 use ringmq_protocol::{
     message_id::OffsetMessageId,
+    names,
     properties::{self, name},
     record::{self, MessageView, sys_flag},
 };
@@ -40,8 +41,11 @@ const ZLIB: i32 = 0x300;
 #[derive(Clone, Debug)]
 pub struct ReceivedMessage {
     queue: MessageQueue,
+    /// The topic that it was sent to, if the queue is one of another topic: it is a retry.
+    topic: Option<Arc<str>>,
     body: Bytes,
-    is_packed: bool,
+    /// Bits of the sys flag about compression; 0 for a body that is not compressed any more.
+    packing: i32,
     properties: Bytes,
     flag: i32,
     queue_offset: QueueOffset,
@@ -59,9 +63,10 @@ impl ReceivedMessage {
         &self.queue
     }
 
-    /// The topic.
+    /// The topic that it was sent to. A message that comes again comes from a queue of its group's
+    /// retry topic.
     pub fn topic(&self) -> &str {
-        self.queue.topic()
+        self.topic.as_deref().unwrap_or(self.queue.topic())
     }
 
     /// Its position in the queue, in messages.
@@ -77,7 +82,7 @@ impl ReceivedMessage {
     /// Whether the body is still compressed, because it is so with something other than zlib, or
     /// it unpacks to more than 64 MiB, or it is damaged.
     pub const fn is_packed(&self) -> bool {
-        self.is_packed
+        self.packing != 0
     }
 
     /// The tag.
@@ -145,6 +150,37 @@ impl ReceivedMessage {
         self.flag
     }
 
+    /// Position of the record in its broker's log. Unit: bytes.
+    pub(crate) const fn log_offset(&self) -> i64 {
+        self.log_offset
+    }
+
+    /// All properties as they came.
+    pub(crate) const fn properties_bytes(&self) -> &Bytes {
+        &self.properties
+    }
+
+    /// Bits of the record's sys flag that say how the body still is compressed.
+    pub(crate) const fn packing(&self) -> i32 {
+        self.packing
+    }
+
+    /// Counts a delivery that the broker does not know of.
+    pub(crate) const fn count_delivery(&mut self) {
+        self.reconsume_times = self.reconsume_times.saturating_add(1);
+    }
+
+    /// Shows the topic that a retried message was sent to first.
+    ///
+    /// # Source
+    ///
+    /// Apache RocketMQ 4.9.8, `DefaultMQPushConsumerImpl.resetRetryAndNamespace`.
+    pub(crate) fn show_first_topic(&mut self) {
+        if names::group_of_retry_topic(self.queue.topic()).is_some() {
+            self.topic = self.property(name::RETRY_TOPIC).map(Arc::from);
+        }
+    }
+
     fn new(
         view: &MessageView<'_>,
         answer: &Bytes,
@@ -152,10 +188,12 @@ impl ReceivedMessage {
         broker_name: &Arc<str>,
     ) -> Self {
         let (body, is_packed) = unpack(answer.slice_ref(view.body), view.sys_flag);
+        let packing = view.sys_flag & (sys_flag::COMPRESSED | sys_flag::COMPRESSION_MASK);
         Self {
             queue: MessageQueue::new(Arc::clone(topic), Arc::clone(broker_name), view.queue_id),
+            topic: None,
             body,
-            is_packed,
+            packing: if is_packed { packing } else { 0 },
             properties: answer.slice_ref(view.properties),
             flag: view.flag,
             queue_offset: QueueOffset::new(view.queue_offset),
@@ -210,6 +248,35 @@ pub(crate) fn parse_all(
         messages.push(ReceivedMessage::new(&view, answer, &topic, &broker_name));
     }
     Ok(messages)
+}
+
+#[cfg(test)]
+pub(crate) mod tests_support {
+    use ringmq_protocol::record::{MessageParts, PropertiesParts};
+
+    use super::*;
+
+    /// A message of queue `T@a:0` with this offset, as a broker delivers it.
+    pub(crate) fn received(offset: i64, body: &str) -> ReceivedMessage {
+        let host = "127.0.0.1:10911".parse().unwrap();
+        let parts = MessageParts {
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp_ms: 1_700_000_000_000,
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: body.as_bytes(),
+            body_crc: None,
+            topic: b"T",
+            properties: PropertiesParts::default().with(b"UNIQ_KEY\x01ID\x02KEYS\x01k"),
+        };
+        let mut bytes = vec![0; parts.encoded_len()];
+        parts.write(offset, 4096 + offset, 1_700_000_000_001, &mut bytes);
+        parse_all(&bytes.into(), "a").unwrap().remove(0)
+    }
 }
 
 #[cfg(test)]

@@ -1,39 +1,24 @@
 //! How a pull consumer is set up and started.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use ringmq_protocol::{
-    body::{ConsumeFromWhere, ConsumeType, ConsumerData, MessageModel, SubscriptionData},
-    names,
-    tags::{TagSet, java_hash},
+use ringmq_protocol::body::{ConsumeType, MessageModel};
+
+use super::{Line, PullConsumer, PullSink};
+use crate::{
+    Client, Error, Filter, Invalid, MessageQueue, StartFrom,
+    allocate::{Allocate, Average},
+    consumer::{
+        Member,
+        backlog::Limits,
+        member::{Division, Settings, check_topic},
+    },
+    subscription::Subscription,
 };
-use tokio::{sync::mpsc, task::JoinSet};
-
-use super::{
-    Inner, PullConsumer,
-    fetch::{self, Supervisor},
-};
-use crate::{Client, Error, Invalid, MessageQueue, QueueOffset, client::Membership, clock};
-
-/// Batches that the tasks of all queues may have received ahead of the application, besides the
-/// one that each task holds.
-const BATCHES_MAX: usize = 16;
-
-/// Where to start reading a queue for which the group has not committed an offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StartFrom {
-    /// At the first message that the queue has.
-    First,
-    /// After the last message that the queue has when the consumer starts.
-    Last,
-    /// At the first message that was stored at this time or later.
-    Time(SystemTime),
-}
 
 /// How a pull consumer is set up. Made by [`Client::pull_consumer`].
 #[derive(Debug)]
@@ -41,13 +26,18 @@ pub enum StartFrom {
 pub struct PullConsumerBuilder {
     client: Client,
     group: String,
+    filters: BTreeMap<String, Filter>,
     topics: BTreeSet<String>,
     queues: BTreeSet<MessageQueue>,
     expression: String,
+    strategy: Arc<dyn Allocate>,
     start_from: StartFrom,
     batch_count_max: u16,
     hold: Duration,
     commit_period: Option<Duration>,
+    queue_count_max: usize,
+    queue_len_max: usize,
+    rebalance_period: Duration,
 }
 
 impl PullConsumerBuilder {
@@ -55,14 +45,77 @@ impl PullConsumerBuilder {
         Self {
             client,
             group: group.into(),
+            filters: BTreeMap::new(),
             topics: BTreeSet::new(),
             queues: BTreeSet::new(),
             expression: "*".into(),
+            strategy: Arc::new(Average),
             start_from: StartFrom::First,
             batch_count_max: 32,
             hold: Duration::from_secs(15),
             commit_period: Some(Duration::from_secs(5)),
+            queue_count_max: 1000,
+            queue_len_max: 100 * 1024 * 1024,
+            rebalance_period: Duration::from_secs(20),
         }
+    }
+
+    /// Shares the queues of a topic with the other members of the group. All of them need the same
+    /// subscriptions. Not together with [`topic`](PullConsumerBuilder::topic) or
+    /// [`queue`](PullConsumerBuilder::queue).
+    ///
+    /// ```no_run
+    /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// let consumer =
+    ///     client.pull_consumer("audit").subscribe("Orders", "created || paid").start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn subscribe(mut self, topic: &str, filter: impl Into<Filter>) -> Self {
+        self.filters.insert(topic.into(), filter.into());
+        self
+    }
+
+    /// How subscribed queues are divided among the members; [`Average`] unless set.
+    ///
+    /// ```no_run
+    /// # fn example(client: ringmq_client::Client) {
+    /// use ringmq_client::allocate::Circle;
+    ///
+    /// let builder = client.pull_consumer("audit").subscribe("Orders", "*").strategy(Circle);
+    /// # }
+    /// ```
+    pub fn strategy(mut self, strategy: impl Allocate) -> Self {
+        self.strategy = Arc::new(strategy);
+        self
+    }
+
+    /// How many messages of one queue, and bytes of their bodies, may wait to be given before no
+    /// more are pulled; 1,000 and 100 MiB unless set. A pull may exceed both by what it brings.
+    ///
+    /// ```no_run
+    /// # fn example(client: ringmq_client::Client) {
+    /// let builder = client.pull_consumer("audit").queue_limits(100, 16 * 1024 * 1024);
+    /// # }
+    /// ```
+    pub const fn queue_limits(mut self, messages: usize, bytes: usize) -> Self {
+        self.queue_count_max = messages;
+        self.queue_len_max = bytes;
+        self
+    }
+
+    /// How often subscribed queues are divided even if no broker tells of a change; 20 s unless set.
+    ///
+    /// ```no_run
+    /// # fn example(client: ringmq_client::Client) {
+    /// use std::time::Duration;
+    ///
+    /// let builder = client.pull_consumer("audit").rebalance_period(Duration::from_secs(5));
+    /// # }
+    /// ```
+    pub const fn rebalance_period(mut self, period: Duration) -> Self {
+        self.rebalance_period = period;
+        self
     }
 
     /// Assigns all queues of a topic, those included that it gets later.
@@ -168,12 +221,15 @@ impl PullConsumerBuilder {
         self
     }
 
-    /// Finds the queues and where to start in each of them, then starts to receive.
+    /// Starts to receive. Queues that it reads by itself are found, with where to start in each of
+    /// them, before this returns: a message that is sent afterwards is received, also with
+    /// [`StartFrom::Last`]. Subscribed ones are divided for the first time, or that takes longer
+    /// than a call may.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`], [`Error::NoRoute`] if a topic does not exist, or what a broker says when
-    /// it is asked for offsets.
+    /// [`Error::Invalid`]; for queues that it reads by itself also [`Error::NoRoute`] if a topic
+    /// does not exist, or what a broker says when it is asked for offsets.
     ///
     /// ```no_run
     /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
@@ -182,118 +238,86 @@ impl PullConsumerBuilder {
     /// # }
     /// ```
     pub async fn start(self) -> Result<PullConsumer, Error> {
-        let shared = Arc::clone(&self.client.shared);
-        shared.check_open()?;
-        let data = self.consumer_data()?;
-        let tags = TagSet::parse(&self.expression)
-            .map_err(|_| Invalid::TagExpression(self.expression.clone()))?;
-        let membership = Membership::join(Arc::clone(&shared), data)?;
-        let inner = Arc::new(Inner {
-            client: self.client,
-            group: self.group,
-            expression: self.expression,
-            tags,
-            batch_count_max: i32::from(self.batch_count_max.max(1)),
-            hold: self.hold,
-            progress: Mutex::new(HashMap::new()),
-        });
-        let queues = find_queues(&inner, &self.topics, self.queues, self.start_from).await?;
-        let (batches, receiver) = mpsc::channel(BATCHES_MAX);
-        let supervisor = Supervisor::new(Arc::clone(&inner), self.topics, batches);
-        let supervisor = tokio::spawn(supervisor.run(queues, self.commit_period)).abort_handle();
-        let commits_by_itself = self.commit_period.is_some();
-        Ok(PullConsumer {
-            inner,
-            batches: receiver,
-            current: None,
+        let subscription = Subscription::new(Filter::tags(&*self.expression))?;
+        let subscriptions = self.subscriptions(&subscription)?;
+        let client = self.client.clone();
+        for (topic, subscription) in &subscriptions {
+            if subscription.is_sql() {
+                client.shared.check_subscription(&self.group, topic, subscription).await?;
+            }
+        }
+        let line = Arc::new(Line::default());
+        let sink = PullSink(Arc::clone(&line));
+        let settings = self.settings()?;
+        let is_shared = matches!(settings.division, Division::Shared(_));
+        let member = Member::join(client, settings, subscriptions, |_| Box::new(sink))?;
+        // Made first, so that an error, or dropping this future, takes the group away again.
+        let consumer = PullConsumer {
+            member: Arc::clone(&member),
+            line,
+            subscription,
             last: None,
-            supervisor,
-            commits_by_itself,
-            membership,
+            is_shut: false,
+        };
+        match is_shared {
+            true => {
+                member.start();
+                member.first_round(member.client.shared.call_timeout).await;
+            }
+            false => {
+                member.hold_all().await?;
+                member.start();
+            }
+        }
+        Ok(consumer)
+    }
+
+    fn subscriptions(
+        &self,
+        by_itself: &Subscription,
+    ) -> Result<BTreeMap<String, Arc<Subscription>>, Error> {
+        let mut subscriptions = BTreeMap::new();
+        for (topic, filter) in &self.filters {
+            subscriptions.insert(topic.clone(), Arc::new(Subscription::new(filter.clone())?));
+        }
+        let queues = self.queues.iter().map(|queue| queue.topic().to_owned());
+        for topic in self.topics.iter().cloned().chain(queues) {
+            subscriptions.insert(topic, Arc::new(by_itself.clone()));
+        }
+        subscriptions.keys().try_for_each(|topic| check_topic(topic))?;
+        Ok(subscriptions)
+    }
+
+    fn settings(self) -> Result<Settings, Invalid> {
+        let is_by_itself = !self.topics.is_empty() || !self.queues.is_empty();
+        let division = match self.filters.is_empty() {
+            false if is_by_itself => return Err(Invalid::Division),
+            false => Division::Shared(self.strategy),
+            true if self.topics.is_empty() => {
+                Division::Assigned(Mutex::new(self.queues.into_iter().collect()))
+            }
+            true => Division::All(self.queues),
+        };
+        Ok(Settings {
+            group: self.group,
+            consume_type: ConsumeType::Actively,
+            model: MessageModel::Clustering,
+            is_ordered: false,
+            division,
+            start_from: self.start_from,
+            limits: Limits {
+                count_max: self.queue_count_max,
+                len_max: self.queue_len_max,
+                span_max: i64::MAX,
+            },
+            topic_count_max: None,
+            topic_len_max: None,
+            pull_count_max: self.batch_count_max.max(1).into(),
+            hold: self.hold,
+            pull_pause: Duration::ZERO,
+            rebalance_period: self.rebalance_period.max(Duration::from_millis(10)),
+            commit_period: self.commit_period,
+            file: None,
         })
-    }
-
-    /// What the heartbeat says about the consumer.
-    fn consumer_data(&self) -> Result<ConsumerData, Invalid> {
-        let mut topics = self.topics.clone();
-        topics.extend(self.queues.iter().map(|queue| queue.topic().to_owned()));
-        let subscriptions = topics.into_iter().map(|topic| {
-            names::validate_topic(&topic).map_err(|_| Invalid::Topic(topic.clone()))?;
-            subscription(topic, &self.expression)
-        });
-        Ok(ConsumerData {
-            consume_from_where: Some(ConsumeFromWhere::LastOffset),
-            consume_type: Some(ConsumeType::Actively),
-            group_name: self.group.clone(),
-            message_model: Some(MessageModel::Clustering),
-            subscription_data_set: subscriptions.collect::<Result<_, Invalid>>()?,
-            unit_mode: false,
-        })
-    }
-}
-
-/// # Source
-///
-/// Apache RocketMQ 4.9.8, `FilterAPI.buildSubscriptionData`.
-fn subscription(topic: String, expression: &str) -> Result<SubscriptionData, Invalid> {
-    let tags = match TagSet::parse(expression) {
-        Ok(TagSet::All) => Vec::new(),
-        Ok(TagSet::Tags(tags)) => tags,
-        Err(_) => return Err(Invalid::TagExpression(expression.into())),
-    };
-    Ok(SubscriptionData {
-        class_filter_mode: false,
-        code_set: tags.iter().map(|tag| java_hash(tag)).collect(),
-        expression_type: Some("TAG".into()),
-        sub_string: if expression.is_empty() { "*".into() } else { expression.into() },
-        sub_version: clock::epoch_ms(),
-        tags_set: tags,
-        topic,
-    })
-}
-
-/// All queues assigned, each with the offset to start from. A message that is sent once this has
-/// returned is received, also with [`StartFrom::Last`].
-async fn find_queues(
-    inner: &Arc<Inner>,
-    topics: &BTreeSet<String>,
-    mut queues: BTreeSet<MessageQueue>,
-    start_from: StartFrom,
-) -> Result<Vec<(MessageQueue, QueueOffset)>, Error> {
-    let shared = &inner.client.shared;
-    for topic in topics {
-        let route = shared.route(topic, shared.deadline()).await?;
-        queues.extend(route.subscribe().iter().cloned());
-    }
-    let mut starts: JoinSet<Result<_, Error>> = JoinSet::new();
-    for queue in queues {
-        let inner = Arc::clone(inner);
-        starts.spawn(async move {
-            let start = fetch::start_offset(&inner, &queue, start_from).await?;
-            Ok((queue, start))
-        });
-    }
-    let mut found = Vec::new();
-    while let Some(start) = starts.join_next().await {
-        // The tasks cannot panic, and nobody aborts them.
-        found.push(start.map_err(|_| Error::Closed)??);
-    }
-    Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn subscriptions_have_upstreams_form() {
-        let some = subscription("T".into(), "TagA || TagB").unwrap();
-        assert_eq!(some.code_set, [2_598_919, 2_598_920]);
-        assert_eq!(some.tags_set, ["TagA", "TagB"]);
-        assert_eq!(some.sub_string, "TagA || TagB");
-        let all = subscription("T".into(), "").unwrap();
-        assert_eq!((all.sub_string.as_str(), all.tags_set.len()), ("*", 0));
-        let none = subscription("T".into(), "||");
-        assert_eq!(none, Err(Invalid::TagExpression("||".into())));
     }
 }

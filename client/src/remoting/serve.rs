@@ -33,11 +33,12 @@ type Handling = Pin<Box<dyn Future<Output = Reply> + Send>>;
 type Handler = fn(Arc<Shared>, Inbound) -> Handling;
 
 /// Who handles which request.
-const HANDLERS: [(i32, Handler); 5] = [
+const HANDLERS: [(i32, Handler); 6] = [
     (request::NOTIFY_CONSUMER_IDS_CHANGED, |c, r| Box::pin(answers::members_changed(c, r))),
+    (request::RESET_CONSUMER_CLIENT_OFFSET, |c, r| Box::pin(answers::reset(c, r))),
     (request::GET_CONSUMER_STATUS_FROM_CLIENT, |c, r| Box::pin(answers::status(c, r))),
-    (request::GET_CONSUMER_RUNNING_INFO, |c, r| Box::pin(answers::no_consumer(c, r))),
-    (request::CONSUME_MESSAGE_DIRECTLY, |c, r| Box::pin(answers::no_consumer(c, r))),
+    (request::GET_CONSUMER_RUNNING_INFO, |c, r| Box::pin(answers::running_info(c, r))),
+    (request::CONSUME_MESSAGE_DIRECTLY, |c, r| Box::pin(answers::consume_directly(c, r))),
     // A reply that nobody waits for is taken all the same.
     (request::PUSH_REPLY_MESSAGE_TO_CLIENT, |_, _| Box::pin(async { Reply::ok(Bytes::new()) })),
 ];
@@ -49,7 +50,6 @@ pub(crate) struct Inbound {
     pub(crate) addr: Arc<str>,
     encoding: Encoding,
     header: Bytes,
-    #[expect(dead_code, reason = "requests that bring a message come with their consumers")]
     pub(crate) body: Bytes,
 }
 

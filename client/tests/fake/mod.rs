@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+pub(crate) mod messages;
+
 use bytes::BytesMut;
 use ringmq_protocol::{
     command::Command,
@@ -135,6 +137,25 @@ impl Fake {
     /// All requests with this code so far.
     pub(crate) fn seen(&self, code: i32) -> Vec<Seen> {
         self.seen.borrow().iter().filter(|seen| seen.code == code).cloned().collect()
+    }
+
+    /// All requests so far.
+    pub(crate) fn all(&self) -> Vec<Seen> {
+        self.seen.borrow().clone()
+    }
+
+    /// All answers to requests of the fake's own, which say so in their flag.
+    pub(crate) fn answers(&self) -> Vec<Seen> {
+        self.seen.borrow().iter().filter(|seen| seen.flag & 1 == 1).cloned().collect()
+    }
+
+    /// Waits until there are so many answers to requests of the fake's own.
+    pub(crate) async fn wait_for_answers(&self, count: usize) -> Vec<Seen> {
+        let enough = |all: &Vec<Seen>| all.iter().filter(|s| s.flag & 1 == 1).count() >= count;
+        let mut seen = self.seen.clone();
+        let waited = tokio::time::timeout(PATIENCE, seen.wait_for(enough)).await;
+        waited.expect("the answers come in time").expect("the fake is running");
+        self.answers()
     }
 
     /// Waits until there are so many requests with this code.
