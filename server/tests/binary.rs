@@ -2,30 +2,16 @@
 //! cannot start.
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
+mod common;
+
 use std::{
     io::{BufRead, BufReader, Read},
     net::TcpListener,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
 };
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        Self(base.join(format!("binary-{}-{number}", std::process::id())))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use common::Folder;
 
 fn command(data: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringmq"));

@@ -1,16 +1,18 @@
 //! A whole server, name server and broker, over real sockets, as a client sees it.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails where it stands")]
 
+mod common;
+
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
 use clap::Parser;
+use common::Folder;
 use ringmq::{
     config::{Config, cli::Cli},
     server::Server,
@@ -22,24 +24,6 @@ use ringmq_protocol::{
     frame::{self, Encoding, FRAME_LEN_MAX},
     record::records,
 };
-
-/// A folder that goes when the test is over.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        Self(base.join(format!("whole-{}-{number}", std::process::id())))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn start(folder: &Folder, arguments: &[&str]) -> Server {
     start_on("127.0.0.1:0", folder, arguments)

@@ -12,7 +12,7 @@ use ringmq_protocol::{
     message_id::OffsetMessageId,
 };
 
-use super::{Conn, Failure, Reply, Ticket, pull::Pulled, send::Sent};
+use super::{Conn, Failure, Reply, Served, Ticket, pull::Pulled, send::Sent};
 use crate::{control::CreateTopicError, thread::Thread};
 
 impl From<HeaderError> for Failure {
@@ -122,6 +122,17 @@ fn answer(conn: &Rc<Conn>, ticket: &Ticket, ext: impl FnOnce(&mut FrameWriter<'_
         let Ticket { encoding, opaque, .. } = *ticket;
         encode::response(outbox.open(), encoding, opaque, response::SUCCESS, None, ext, &[]);
     });
+}
+
+/// Answers that a request failed, and is done with it.
+pub(crate) fn refuse(
+    thread: &Thread,
+    conn: &Rc<Conn>,
+    ticket: &Ticket,
+    failure: &Failure,
+) -> Served {
+    fail(thread, conn, ticket, failure);
+    Served::Done
 }
 
 /// Answers that a request failed.

@@ -118,12 +118,10 @@ impl Thread {
         if let Err(refusal) = self.shared.authorizer.authorize(&conn.context, &command, frame.body)
         {
             let failure = Failure::new(refusal.code, refusal.remark);
-            answer::fail(self, conn, &ticket, &failure);
-            return Served::Done;
+            return answer::refuse(self, conn, &ticket, &failure);
         }
         if self.stopping.get() {
-            answer::fail(self, conn, &ticket, &answer::stopping());
-            return Served::Done;
+            return answer::refuse(self, conn, &ticket, &answer::stopping());
         }
         match command.code {
             request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {

@@ -51,10 +51,7 @@ pub(crate) fn serve(
             let shard = thread.shard_of(&op.queue);
             thread.start(conn, ticket, shard, Op::Lookup(Box::new(op)))
         }
-        Err(failure) => {
-            answer::fail(thread, conn, &ticket, &failure);
-            Served::Done
-        }
+        Err(failure) => answer::refuse(thread, conn, &ticket, &failure),
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod offset;
 pub(crate) mod pull;
 pub(crate) mod record;
 pub(crate) mod send;
+mod stop;
 pub(crate) mod templates;
 pub(crate) mod topics;
 pub(crate) mod view;

@@ -59,10 +59,7 @@ pub(crate) fn serve_update(
             let shard = thread.shard_of(&op.queue);
             thread.start(conn, ticket, shard, Op::Commit(Box::new(op)))
         }
-        Err(failure) => {
-            answer::fail(thread, conn, &ticket, &failure);
-            Served::Done
-        }
+        Err(failure) => answer::refuse(thread, conn, &ticket, &failure),
     }
 }
 
@@ -114,10 +111,7 @@ pub(crate) fn serve_query(
             let shard = thread.shard_of(&op.queue);
             thread.start(conn, ticket, shard, Op::Committed(Box::new(op)))
         }
-        Err(failure) => {
-            answer::fail(thread, conn, &ticket, &failure);
-            Served::Done
-        }
+        Err(failure) => answer::refuse(thread, conn, &ticket, &failure),
     }
 }
 

@@ -20,14 +20,14 @@ use ringmq_protocol::{
     names::validate_group,
     tags::TagSet,
 };
-use tokio::sync::oneshot;
 
 use super::{
-    Conn, Executed, Failure, Op, QueueName, Reply, Served, Step, Ticket, Wait, answer, keys,
-    offset, tell_control, topics::Topic,
+    Conn, Executed, Failure, Op, QueueName, Reply, Served, Step, Ticket, Wait, keys, offset,
+    stop::{Stop, failed},
+    topics::Topic,
 };
 use crate::{
-    control::{GroupView, MessageModel, ToControl},
+    control::{GroupView, MessageModel},
     thread::{Place, Thread},
 };
 
@@ -96,26 +96,12 @@ pub(crate) fn serve(
     command: &Command<'_>,
 ) -> Served {
     let outcome = PullRequest::decode(command)
-        .map_err(|error| Stop::Fail(error.into()))
+        .map_err(Stop::from)
         .and_then(|request| check(thread, &ticket, &request));
     match outcome {
         Ok((topic, op)) => start(thread, conn, ticket, &topic, op),
-        Err(Stop::Fail(failure)) => {
-            answer::fail(thread, conn, &ticket, &failure);
-            Served::Done
-        }
-        Err(Stop::Serve(served)) => served,
+        Err(stop) => stop.serve(thread, conn, &ticket),
     }
-}
-
-/// Why a pull does not go on now.
-enum Stop {
-    Fail(Failure),
-    Serve(Served),
-}
-
-fn failed(code: i32, remark: impl Into<std::borrow::Cow<'static, str>>) -> Stop {
-    Stop::Fail(Failure::new(code, remark))
 }
 
 /// The checks before the store is asked, first failure wins.
@@ -131,7 +117,7 @@ fn check(
     let groups = thread.topics.groups();
     let group = groups.group(group_name).filter(|group| group.config.is_some());
     let Some(group) = group else {
-        return Err(ensure_group(thread, ticket, group_name));
+        return Err(Stop::for_group(thread, ticket, group_name));
     };
     let config = group.config.as_ref();
     if config.is_some_and(|config| !config.consume_enable) {
@@ -197,16 +183,6 @@ fn hold_end(thread: &Thread, request: &PullRequest<'_>) -> i64 {
         Some(short) => i64::try_from(short.as_millis()).unwrap_or(HOLD_MS_MAX),
     };
     thread.now().get() + wish.clamp(0, HOLD_MS_MAX)
-}
-
-fn ensure_group(thread: &Thread, ticket: &Ticket, group: &str) -> Stop {
-    let (reply, ensured) = oneshot::channel();
-    let question = ToControl::EnsureGroup { group: group.into(), reply };
-    Stop::Serve(match tell_control(&thread.shared.to_control, question) {
-        Served::Done => Served::Again(Wait::Group(*ticket, ensured)),
-        Served::Then(_) => Served::Again(Wait::ControlRoom),
-        other => other,
-    })
 }
 
 /// What the pull wants of the queue's messages, by its own expression or the group's subscription.

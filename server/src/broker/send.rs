@@ -23,9 +23,9 @@ use ringmq_protocol::{
 use tokio::sync::oneshot;
 
 use super::{
-    Conn, Failure, Op, QueueName, Reply, Served, Ticket, Wait, answer, keys,
+    Conn, Op, QueueName, Reply, Served, Ticket, Wait, answer, keys,
     record::{BatchMessage, Message, Parcel, host},
-    tell_control,
+    stop::{Stop, failed},
     templates::Stored,
     topics::Topic,
 };
@@ -122,10 +122,7 @@ pub(crate) fn serve(
             (request, None),
             body,
         ),
-        Err(error) => {
-            answer::fail(thread, conn, &ticket, &error.into());
-            Served::Done
-        }
+        Err(error) => answer::refuse(thread, conn, &ticket, &error.into()),
     }
 }
 
@@ -141,28 +138,8 @@ pub(crate) fn serve_request(
     let is_batch = code == request::SEND_BATCH_MESSAGE || request.batch;
     match (Send { thread, conn, ticket, request, stored, version, body, is_batch }.run()) {
         Ok(()) => Served::Done,
-        Err(Stop::Fail(failure)) => {
-            answer::fail(thread, conn, &ticket, &failure);
-            Served::Done
-        }
-        Err(Stop::Serve(served)) => served,
+        Err(stop) => stop.serve(thread, conn, &ticket),
     }
-}
-
-/// Why a send does not go on now.
-enum Stop {
-    Fail(Failure),
-    Serve(Served),
-}
-
-impl<F: Into<Failure>> From<F> for Stop {
-    fn from(failure: F) -> Self {
-        Self::Fail(failure.into())
-    }
-}
-
-fn failed(code: i32, remark: impl Into<std::borrow::Cow<'static, str>>) -> Stop {
-    Stop::Fail(Failure::new(code, remark))
 }
 
 /// One send on its way through the checks.
@@ -257,11 +234,7 @@ impl Send<'_> {
     fn create(&self, name: &str, how: NewTopic) -> Stop {
         let (reply, created) = oneshot::channel();
         let question = ToControl::CreateTopic { topic: name.into(), how, reply };
-        Stop::Serve(match tell_control(&self.thread.shared.to_control, question) {
-            Served::Done => Served::Again(Wait::Topic(self.ticket, created)),
-            Served::Then(_) => Served::Again(Wait::ControlRoom),
-            other => other,
-        })
+        Stop::until(self.thread, question, Wait::Topic(self.ticket, created))
     }
 
     fn queue_id(&self, topic: &Topic) -> Result<i32, Stop> {
@@ -287,14 +260,7 @@ impl Send<'_> {
         };
         let view = self.thread.topics.groups().group(group).cloned();
         let Some(config) = view.and_then(|view| view.config.clone()) else {
-            let (reply, ensured) = oneshot::channel();
-            let question = ToControl::EnsureGroup { group: group.into(), reply };
-            let told = tell_control(&self.thread.shared.to_control, question);
-            return Err(Stop::Serve(match told {
-                Served::Done => Served::Again(Wait::Group(self.ticket, ensured)),
-                Served::Then(_) => Served::Again(Wait::ControlRoom),
-                other => other,
-            }));
+            return Err(Stop::for_group(self.thread, &self.ticket, group));
         };
         // Older clients send the field without meaning it. Source: `MQVersion.V3_4_9`.
         const HONOURED_SINCE: i32 = 121;

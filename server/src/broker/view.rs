@@ -31,10 +31,7 @@ pub(crate) fn serve(
             let shard = thread.shared.shard_of_position(position);
             thread.start(conn, ticket, shard, Op::View(number))
         }
-        Err(failure) => {
-            answer::fail(thread, conn, &ticket, &failure);
-            Served::Done
-        }
+        Err(failure) => answer::refuse(thread, conn, &ticket, &failure),
     }
 }
 
