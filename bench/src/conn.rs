@@ -91,6 +91,19 @@ impl Inbox {
         self.start += len;
         Ok(self.buf.get(from..from + len))
     }
+
+    /// The next whole frame, read as far as a run needs it: mostly an answer, but brokers ask too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Inbox::next`], and `InvalidData` for a header that cannot be read. The connection
+    /// is of no use any more.
+    pub(crate) fn answer(&mut self) -> io::Result<Option<Answer<'_>>> {
+        match self.next()? {
+            Some(frame) => scan(frame).map(Some).ok_or(io::ErrorKind::InvalidData.into()),
+            None => Ok(None),
+        }
+    }
 }
 
 /// A connection to a broker or name server.
@@ -153,8 +166,7 @@ impl Conn {
     ) -> io::Result<T> {
         self.stream.write_all(frame)?;
         loop {
-            while let Some(frame) = self.inbox.next()? {
-                let answer = scan(frame).ok_or(io::ErrorKind::InvalidData)?;
+            while let Some(answer) = self.inbox.answer()? {
                 if answer.response && answer.opaque == opaque {
                     return Ok(use_answer(answer));
                 }

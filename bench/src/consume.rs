@@ -14,10 +14,10 @@ use ringmq_protocol::record::records;
 use crate::admin::join;
 use crate::clock::Nanos;
 use crate::conn::{Conn, Received};
-use crate::frame::{OPAQUE_BASE, PullFrame, stamp};
+use crate::frame::{PullFrame, stamp};
 use crate::measure::{CONNECTION_CLOSED, Tally, UNEXPECTED};
 use crate::reactor::{Actor, Reactor, Token};
-use crate::scan::{Answer, scan};
+use crate::scan::Answer;
 
 /// Pause after a refused pull; clients wait a second.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -247,16 +247,15 @@ impl Consumers {
     fn answers(&mut self, lane: usize, now: Nanos) {
         loop {
             let Some(state) = self.lanes.get_mut(lane) else { return };
-            let frame = match state.conn.inbox.next() {
-                Ok(Some(frame)) => frame,
+            let answer = match state.conn.inbox.answer() {
+                Ok(Some(answer)) => answer,
                 Ok(None) => return,
                 Err(_) => break,
             };
-            let Some(answer) = scan(frame) else { break };
             if !answer.response {
                 continue;
             }
-            let slot = answer.opaque.cast_unsigned().wrapping_sub(OPAQUE_BASE) as usize;
+            let slot = answer.slot() as usize;
             let Some(cursor) = self.cursors.get_mut(slot).filter(|cursor| cursor.waiting) else {
                 self.tally.fail(UNEXPECTED);
                 continue;

@@ -26,7 +26,6 @@ use crate::measure::Tally;
 use crate::mutate::{Parts, Random, mutate};
 use crate::produce::{LoadArgs, drain};
 use crate::reactor::{Actor, Reactor, Stop, Token, run};
-use crate::scan::scan;
 
 /// Damaged frames sent over one connection at most.
 const FRAMES_PER_CONNECTION_MAX: usize = 100;
@@ -310,14 +309,13 @@ impl Fuzzers {
     fn answers(&mut self, lane: usize) {
         let Some(state) = self.lanes.get_mut(lane) else { return };
         loop {
-            let answer = match state.conn.inbox.next() {
-                Ok(Some(frame)) => scan(frame),
+            let answer = match state.conn.inbox.answer() {
+                Ok(Some(answer)) => answer,
                 Ok(None) => return,
-                Err(_) => None,
-            };
-            let Some(answer) = answer else {
-                self.malformed_answers += 1;
-                return;
+                Err(_) => {
+                    self.malformed_answers += 1;
+                    return;
+                }
             };
             self.answers += 1;
             if answer.response && answer.opaque.cast_unsigned() == PROBE_OPAQUE {
@@ -479,6 +477,7 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scan::scan;
 
     #[test]
     fn the_built_corpus_is_valid() {

@@ -12,10 +12,10 @@ use std::net::SocketAddr;
 
 use crate::clock::Nanos;
 use crate::conn::{BUSY_INBOX_LEN, Conn, Received};
-use crate::frame::{OPAQUE_BASE, SendFrames};
+use crate::frame::SendFrames;
 use crate::measure::{CONNECTION_CLOSED, NOT_SENT, Tally, UNANSWERED, UNEXPECTED};
 use crate::reactor::{Actor, Reactor, Token};
-use crate::scan::{Answer, scan};
+use crate::scan::Answer;
 
 /// Requests that one connection of an open loop may have waiting for answers.
 const OPEN_IN_FLIGHT_MAX: u32 = 1 << 18;
@@ -271,16 +271,15 @@ impl Load {
     fn answers(&mut self, lane: usize, now: Nanos) {
         let Some(state) = self.lanes.get_mut(lane) else { return };
         loop {
-            let frame = match state.conn.inbox.next() {
-                Ok(Some(frame)) => frame,
+            let answer = match state.conn.inbox.answer() {
+                Ok(Some(answer)) => answer,
                 Ok(None) => return,
                 Err(_) => break,
             };
-            let Some(answer) = scan(frame) else { break };
             if !answer.response {
                 continue;
             }
-            let slot = answer.opaque.cast_unsigned().wrapping_sub(OPAQUE_BASE);
+            let slot = answer.slot();
             let Some(sent) = state.slots.get_mut(slot as usize).and_then(Option::take) else {
                 self.tally.fail(UNEXPECTED);
                 continue;

@@ -10,6 +10,8 @@ use memchr::memrchr;
 use ringmq_protocol::command::Command;
 use ringmq_protocol::frame::{Encoding, LEN_FIELD_LEN, PREFIX_LEN};
 
+use crate::frame::OPAQUE_BASE;
+
 /// Fixed part of a binary header up to the remark's length.
 const BINARY_FIXED_LEN: usize = 13;
 
@@ -47,6 +49,11 @@ impl<'a> Answer<'a> {
     /// The whole header.
     fn command(&self) -> Option<Command<'a>> {
         Command::parse(self.encoding, self.header).ok()
+    }
+
+    /// The slot of its request, if that was one of [`crate::frame`].
+    pub(crate) fn slot(&self) -> u32 {
+        self.opaque.cast_unsigned().wrapping_sub(OPAQUE_BASE)
     }
 
     /// The text of an extension field.
