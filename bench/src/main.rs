@@ -2,7 +2,8 @@
 //!
 //! One thread, one event loop, frames that are built once and patched: the generator shares the
 //! machine with the broker that it measures, so it has to be cheap. Every subcommand is a set of
-//! actors ([`load`], [`consume`], [`fuzz`]) run side by side in a [`reactor`].
+//! actors ([`load`], [`consume`], [`fuzz`]) run side by side in a [`reactor`]; [`engine`] measures the
+//! storage engine alone, in this process.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ mod clock;
 mod conn;
 mod consume;
 mod e2e;
+mod engine;
 mod frame;
 mod fuzz;
 mod idle;
@@ -58,6 +60,8 @@ enum Command {
     Info(info::Info),
     /// Answer everything with success, to see what the generator itself can do
     Sink(sink::Sink),
+    /// What the storage engine does, beside the device's own ceiling
+    Engine(engine::Engine),
     /// One table out of the results of a comparison
     Report(report::Report),
 }
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Command::Fuzz(command) => command.run(),
         Command::Info(command) => command.run(),
         Command::Sink(command) => command.run(),
+        Command::Engine(command) => command.run(),
         Command::Report(command) => command.run(),
     };
     match result {

@@ -291,7 +291,7 @@ fn judge_unharmed(memory_mib: f64, subject: &Runs) -> Option<Verdict> {
 }
 
 /// Processor, cores and kernel of this machine.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu_info
         .lines()

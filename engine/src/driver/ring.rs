@@ -507,6 +507,12 @@ impl RingShard {
         &mut self.shard
     }
 
+    /// Takes a shard that was just opened off its ring, for a driver of the caller's own: one that
+    /// performs the operations of [`Shard::next_op`] in its own way. The files stay as they are.
+    pub fn into_shard(self) -> Shard {
+        self.shard
+    }
+
     /// Becomes readable when completions wait for a [`turn`](Self::turn). Read it before the turn.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.driver.event.as_fd()

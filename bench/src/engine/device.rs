@@ -1,0 +1,181 @@
+//! What the device can do without an engine: `io_uring` on a file that is written already.
+//!
+//! Writes are direct and durable, from registered memory to a registered file, sequential, with a
+//! fixed number in flight: the pattern of the log, and nothing else. So a ratio to these figures says
+//! what the engine costs, whatever device and neighbours the run has met.
+#![expect(unsafe_code, reason = "bare ring operations on memory that outlives them")]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use io_uring::types::Fixed;
+use io_uring::{IoUring, opcode, squeue};
+use rustix::fs::{Mode, OFlags};
+
+use super::figures::{Figures, Lap};
+
+const ALIGN: usize = 4096;
+/// Longest operation.
+pub(crate) const LEN_MAX: usize = 1 << 20;
+/// Operations in flight at most.
+const DEPTH_MAX: usize = 16;
+
+/// Reads and writes of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
+}
+
+/// A file of its own, open as the log's files are, removed in the end.
+pub(crate) struct Device {
+    path: PathBuf,
+    len: u64,
+    ring: IoUring,
+    memory: Vec<u8>,
+    /// Operations that the kernel has.
+    pending: usize,
+    _file: OwnedFd,
+}
+
+impl Device {
+    /// Makes a file of `len` bytes, a multiple of 1 MiB, and writes all of it once.
+    pub(crate) fn new(dir: &Path, len: u64) -> io::Result<Self> {
+        let path = dir.join("bare");
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::TRUNC
+            | OFlags::DIRECT
+            | OFlags::DSYNC
+            | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644))?;
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len)?;
+        let ring = IoUring::builder().setup_coop_taskrun().build(64)?;
+        ring.submitter().register_files(&[file.as_raw_fd()])?;
+        let mut memory = vec![0; DEPTH_MAX * LEN_MAX + ALIGN];
+        // Bytes that a device cannot shorten.
+        let mut word = 1_u64;
+        for chunk in memory.chunks_mut(8) {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            chunk.iter_mut().zip(word.to_be_bytes()).for_each(|(to, from)| *to = from);
+        }
+        let mut device = Self { path, len, ring, memory, pending: 0, _file: file };
+        device.register();
+        device.writes(LEN_MAX, 4, len)?;
+        Ok(device)
+    }
+
+    fn start(&self) -> usize {
+        self.memory.as_ptr().align_offset(ALIGN)
+    }
+
+    fn register(&mut self) {
+        let start = self.start();
+        let Some(memory) = self.memory.get_mut(start..start + DEPTH_MAX * LEN_MAX) else { return };
+        let base = memory.as_mut_ptr().cast();
+        let iovec = libc::iovec { iov_base: base, iov_len: memory.len() };
+        // SAFETY: the memory is never moved or shrunk, and lives as long as the ring.
+        // Where locked memory is limited, the operations below fail and say so.
+        let _ = unsafe { self.ring.submitter().register_buffers(&[iovec]) };
+    }
+
+    /// Writes of `len` bytes, `depth` at a time, `bytes` in all.
+    pub(crate) fn writes(&mut self, len: usize, depth: usize, bytes: u64) -> io::Result<Figures> {
+        self.run(Way::Write, len, depth, bytes)
+    }
+
+    /// Reads of `len` bytes, `depth` at a time, `bytes` in all.
+    pub(crate) fn reads(&mut self, len: usize, depth: usize, bytes: u64) -> io::Result<Figures> {
+        self.run(Way::Read, len, depth, bytes)
+    }
+
+    fn run(&mut self, way: Way, len: usize, depth: usize, bytes: u64) -> io::Result<Figures> {
+        assert!(len <= LEN_MAX && depth <= DEPTH_MAX, "{depth} operations of {len} bytes");
+        let mut figures = Figures::start();
+        let mut started = [Lap::default(); DEPTH_MAX];
+        let (mut at, mut issued, mut done) = (0_u64, 0_u64, 0_u64);
+        let (step, count) = (len as u64, bytes / len as u64);
+        let mut free: Vec<usize> = (0..depth).collect();
+        while done < count {
+            while issued < count
+                && let Some(slot) = free.pop()
+            {
+                if at + step > self.len {
+                    at = 0;
+                }
+                if let Some(started) = started.get_mut(slot) {
+                    *started = figures.lap();
+                }
+                self.push(way, slot, len, at)?;
+                at += step;
+                issued += 1;
+            }
+            self.ring.submit_and_wait(1)?;
+            while let Some(entry) = self.ring.completion().next() {
+                self.pending -= 1;
+                let slot = usize::try_from(entry.user_data()).unwrap_or(0);
+                match usize::try_from(entry.result()) {
+                    Ok(moved) if moved == len => {}
+                    Ok(moved) => return Err(io::Error::other(format!("{moved} of {len} bytes"))),
+                    Err(_) => return Err(io::Error::from_raw_os_error(-entry.result())),
+                }
+                figures.took(started.get(slot).copied().unwrap_or_default(), 1);
+                free.push(slot);
+                done += 1;
+            }
+        }
+        figures.end(done, done * step);
+        Ok(figures)
+    }
+
+    fn push(&mut self, way: Way, slot: usize, len: usize, at: u64) -> io::Result<()> {
+        let start = self.start() + slot * LEN_MAX;
+        let memory = self.memory.get_mut(start..start + len).ok_or(io::ErrorKind::InvalidInput)?;
+        let (base, len) = (memory.as_mut_ptr(), u32::try_from(len).unwrap_or(0));
+        let entry: squeue::Entry = match way {
+            Way::Write => opcode::WriteFixed::new(Fixed(0), base, len, 0).offset(at).build(),
+            Way::Read => opcode::ReadFixed::new(Fixed(0), base, len, 0).offset(at).build(),
+        };
+        let entry = entry.user_data(slot as u64);
+        // SAFETY: the memory of a slot belongs to one operation at a time: a slot is free again only
+        // after its completion. `drop` waits for all of them.
+        unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
+        self.pending += 1;
+        Ok(())
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // After an error, operations may be under way.
+        while self.pending > 0 {
+            if self.ring.submit_and_wait(1).is_err() {
+                std::mem::forget(std::mem::take(&mut self.memory));
+                break;
+            }
+            self.pending -= self.ring.completion().count().min(self.pending);
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_was_asked_for_is_moved_and_the_file_is_removed() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut device = Device::new(dir.path(), 2 << 20).unwrap();
+        for (len, depth) in [(512, 1), (4096, 4), (1 << 20, 2)] {
+            let bytes = 50 * len as u64;
+            let figures = device.writes(len, depth, bytes).unwrap();
+            assert_eq!((figures.bytes, figures.count), (bytes, 50));
+            assert_eq!(device.reads(len, depth, bytes).unwrap().bytes, bytes);
+            assert!(figures.quantile_us(0.5) > 0.0);
+        }
+        drop(device);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
