@@ -10,9 +10,9 @@ pub enum AppendError {
     /// The memory or the prepared disk space is used up by appends that wait for the device. A
     /// retry succeeds once [`Shard::take_room`](crate::Shard::take_room) says so.
     Backlogged,
-    /// The device has no space for another segment. Reads go on; a retry succeeds once space is
-    /// back and [`Shard::take_room`](crate::Shard::take_room) says so.
-    DiskFull,
+    /// The log may not grow and nothing may be recycled. Reads go on, facts go on from a reserve; a
+    /// retry succeeds once space is back and [`Shard::take_room`](crate::Shard::take_room) says so.
+    DiskFull(DiskUse),
     /// The records need this many bytes, more than the limit that follows. A retry fails again.
     TooLarge {
         /// Bytes that the append needs in the log.
@@ -20,20 +20,38 @@ pub enum AppendError {
         /// Bytes that a group may have at most.
         max: usize,
     },
+    /// The queue has been deleted. A retry fails again; the key can be opened as another queue.
+    Deleted,
     /// An earlier write failed, with this cause. The shard only reads until it is opened again.
     Poisoned(String),
     /// The engine is closed. Only a new opening takes appends again.
     Closed,
 }
 
+/// What a shard takes of the disk, and what is left. Unit of all fields: bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskUse {
+    /// What the shard may take: its part of the store's budget.
+    pub budget_bytes: u64,
+    /// What its segments and its index take.
+    pub used_bytes: u64,
+    /// What the file system had free when it was last asked.
+    pub free_bytes: u64,
+}
+
 impl fmt::Display for AppendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Backlogged => f.write_str("too many appends wait for the device"),
-            Self::DiskFull => f.write_str("no space left for the log"),
+            Self::DiskFull(DiskUse { budget_bytes, used_bytes, free_bytes }) => write!(
+                f,
+                "no space for the log: it uses {used_bytes} of {budget_bytes} bytes, the device has \
+                 {free_bytes} bytes free"
+            ),
             Self::TooLarge { len, max } => {
                 write!(f, "the append needs {len} bytes, a group has at most {max}")
             }
+            Self::Deleted => f.write_str("the queue is deleted"),
             Self::Poisoned(cause) => write!(f, "the shard stopped after a failed write: {cause}"),
             Self::Closed => Closed.fmt(f),
         }

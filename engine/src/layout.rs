@@ -1,7 +1,7 @@
 //! Where things are: shards of queues, segments of positions.
 
 use crate::format::manifest::Manifest;
-use crate::units::{LogOffset, index, wide};
+use crate::units::{EpochMillis, LogOffset, index, wide};
 
 /// Which shard a queue belongs to: `(hash(topic) + queue id) mod shards`, so that the queues of
 /// one topic differ by at most one per shard. The hash is FNV-1a (32 bits), named in the manifest.
@@ -111,16 +111,26 @@ const CHUNK_STEPS: usize = 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GroupMap {
     starts: Vec<u32>,
-    /// Where the last group of the segment ends.
+    /// Store times of the groups that start there; they never fall.
+    times: Vec<EpochMillis>,
+    /// Where the last group of the segment ends, and its store time.
     end: u64,
+    last_time: EpochMillis,
 }
 
 impl GroupMap {
     /// Notes a group at `byte` of the segment. Groups come in order.
-    pub(crate) fn note(&mut self, byte: u64, padded_len: usize) {
-        self.end = byte + wide(padded_len);
+    pub(crate) fn note(&mut self, byte: u64, padded_len: usize, store_time: EpochMillis) {
+        let end = byte + wide(padded_len);
+        if end <= self.end {
+            // Replay goes over what a checkpoint knew already.
+            return;
+        }
+        self.end = end;
+        self.last_time = store_time;
         while wide(self.starts.len()) * MAP_STEP < self.end {
             self.starts.push(u32::try_from(byte).expect("segments are shorter than 4 GiB"));
+            self.times.push(store_time);
         }
     }
 
@@ -153,7 +163,13 @@ impl GroupMap {
     /// Forgets what lies at or behind `byte`, where the log has been cut.
     pub(crate) fn cut(&mut self, byte: u64) {
         self.starts.truncate(index(byte.div_ceil(MAP_STEP)));
+        self.times.truncate(self.starts.len());
         self.end = self.end.min(byte);
+    }
+
+    /// Store time of the segment's newest group.
+    pub(crate) fn last_time(&self) -> EpochMillis {
+        self.last_time
     }
 
     /// Where the last group ends: nothing behind it is part of the log.
@@ -161,12 +177,18 @@ impl GroupMap {
         self.end
     }
 
-    pub(crate) fn starts(&self) -> &[u32] {
-        &self.starts
+    /// Starts of the groups at the steps, and their store times.
+    pub(crate) fn steps(&self) -> impl ExactSizeIterator<Item = (u32, EpochMillis)> + '_ {
+        self.starts.iter().copied().zip(self.times.iter().copied())
     }
 
-    pub(crate) fn restored(starts: Vec<u32>, end: u64) -> Self {
-        Self { starts, end }
+    pub(crate) fn restored(
+        steps: impl IntoIterator<Item = (u32, EpochMillis)>,
+        end: u64,
+        last_time: EpochMillis,
+    ) -> Self {
+        let (starts, times) = steps.into_iter().unzip();
+        Self { starts, times, end, last_time }
     }
 }
 
@@ -176,8 +198,14 @@ mod tests {
 
     #[test]
     fn positions_are_dense_over_shards_and_turn_back_into_places() {
-        let manifest =
-            Manifest { store: 1, shards: 3, segment_len: 1 << 20, block_len: 512, created_ms: 0 };
+        let manifest = Manifest {
+            store: 1,
+            shards: 3,
+            segment_len: 1 << 20,
+            block_len: 512,
+            created_ms: 0,
+            budget_bytes: 0,
+        };
         let mut all = Vec::new();
         for shard in 0..3 {
             let geometry = Geometry::new(&manifest, shard);
@@ -195,8 +223,14 @@ mod tests {
 
     #[test]
     fn a_position_that_no_client_could_carry_is_refused() {
-        let manifest =
-            Manifest { store: 1, shards: 1, segment_len: 1 << 28, block_len: 512, created_ms: 0 };
+        let manifest = Manifest {
+            store: 1,
+            shards: 1,
+            segment_len: 1 << 28,
+            block_len: 512,
+            created_ms: 0,
+            budget_bytes: 0,
+        };
         let geometry = Geometry::new(&manifest, 0);
         assert!(geometry.position(Place { ordinal: u64::MAX >> 20, byte: 0 }).is_none());
     }
@@ -222,7 +256,7 @@ mod tests {
             // Some groups are longer than a chunk.
             let blocks = if n % 90 == 7 { 9000 } else { 1 + (n * 7) % 900 };
             let len = 512 * blocks;
-            map.note(byte, index(len));
+            map.note(byte, index(len), EpochMillis::new(n.cast_signed()));
             groups.push((byte, byte + len));
             byte += len;
         }

@@ -32,8 +32,9 @@
 //! manifest            what the store is: id, shards, segment and block length, format version
 //! lock                held by the process that has the store open
 //! shard-N/*.log       segments of the log, named by their ordinal in hexadecimal
-//! shard-N/queues.idx  blocks of queue entries
-//! shard-N/checkpoint  the views as of one group
+//! shard-N/index       blocks that the views have put aside
+//! shard-N/changes.*   what the views have learned, two files
+//! shard-N/checkpoint.*  how far that counts, the newest two
 //! shard-N/epoch       the number of the shard's newest life
 //! ```
 //!
@@ -63,7 +64,7 @@ mod view;
 pub use driver::ring::RingShard;
 #[cfg(any(test, feature = "sim"))]
 pub use driver::sim;
-pub use error::{AppendError, Closed, OpenError, ReadError};
+pub use error::{AppendError, Closed, DiskUse, OpenError, ReadError};
 pub use handle::{
     Answer, Append, Batch, Close, Commit, Engine, EngineOptions, Fact, InboxLimits, NewRecord,
     Queue, QueueOffsets, Read, Room, ShardHandle, ShardLoop, Turn,
@@ -74,10 +75,10 @@ pub use op::{Completion, FileId, Op, OpId, ReadBuffer};
 pub use record::{Record, Stamp};
 pub use recovery::RecoveryReport;
 pub use shard::{
-    Appended, CommitBy, ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, Shard, ShardLimits,
-    ShardStats, StoreTime, StoredRecord,
+    Appended, CommitBy, Hold, ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, Shard,
+    ShardLimits, ShardStats, StoreTime, StoredRecord, Trimmed,
 };
-pub use store::{OpenStore, Store, StoreGuard, StoreOptions};
+pub use store::{DiskBudget, OpenStore, Store, StoreGuard, StoreOptions};
 pub use units::{EpochMillis, LogOffset, QueueOffset, Sequence};
 pub use view::QueueNo;
 pub use view::queue::TagFilter;

@@ -16,8 +16,11 @@ pub struct OpId(pub(crate) u64);
 pub enum FileId {
     /// The segment with this ordinal. Writes to it are durable when they complete.
     Segment(u64),
-    /// The queue index. Writes to it are durable when they complete.
+    /// The index: blocks that views have put aside. Writes to it are durable when they complete.
     Index,
+    /// One of the two files, 0 and 1, that take the changes which checkpoints name. Writes to it are
+    /// durable when they complete.
+    Changes(u32),
 }
 
 /// Memory that a read fills.
@@ -61,6 +64,11 @@ pub enum Op {
         /// Where to. It comes back with the completion.
         buffer: ReadBuffer,
     },
+    /// Say how many bytes are free for the store: the completion's result is that number.
+    FreeSpace {
+        /// The operation.
+        id: OpId,
+    },
     /// Create the segment with this ordinal and length, reserve its space, and make file and
     /// directory entry durable. The bytes need not be zero yet.
     CreateSegment {
@@ -71,10 +79,41 @@ pub enum Op {
         /// Its length in bytes.
         len: u64,
     },
-    /// Replace the shard's checkpoint by these bytes, atomically and durably.
+    /// Make segment `from`, of which nobody reads any more, segment `to`, which does not exist;
+    /// atomically and durably. Its bytes stay as they are: groups name their position.
+    RecycleSegment {
+        /// The operation.
+        id: OpId,
+        /// The ordinal that it had.
+        from: u64,
+        /// The ordinal that it gets.
+        to: u64,
+    },
+    /// Remove a segment of which nobody reads any more.
+    RemoveSegment {
+        /// The operation.
+        id: OpId,
+        /// The segment.
+        ordinal: u64,
+    },
+    /// Give the space of these bytes back to the file system where it can do that. They are not
+    /// read again.
+    Discard {
+        /// The operation.
+        id: OpId,
+        /// Whose bytes.
+        file: FileId,
+        /// The first one; a multiple of 4,096.
+        at: u64,
+        /// How many; a multiple of 4,096.
+        len: u64,
+    },
+    /// Replace one of the shard's two checkpoints, 0 or 1, by these bytes, atomically and durably.
     ReplaceCheckpoint {
         /// The operation.
         id: OpId,
+        /// Which of the two.
+        slot: u32,
         /// The whole file.
         bytes: Vec<u8>,
     },
@@ -86,7 +125,11 @@ impl Op {
         match self {
             Self::Write { id, .. }
             | Self::Read { id, .. }
+            | Self::FreeSpace { id }
             | Self::CreateSegment { id, .. }
+            | Self::RecycleSegment { id, .. }
+            | Self::RemoveSegment { id, .. }
+            | Self::Discard { id, .. }
             | Self::ReplaceCheckpoint { id, .. } => *id,
         }
     }

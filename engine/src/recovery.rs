@@ -1,19 +1,31 @@
 //! From the files of a shard to its views, after any end of the process before.
 //!
-//! The log is followed from the group that the checkpoint names. Where the chain of groups breaks,
+//! The views start from the newest of two checkpoints that is sound and whose groups the log has, or
+//! empty at the first kept segment. Blocks of the index are not looked at: each is checked when it is
+//! read. Then the log is followed. Where the chain of groups breaks,
 //! recovery looks on as far as writes could have been in flight. A later group whose committed
 //! frontier lies at or above the bad one proves that the bad one was committed: that is damage, it
 //! costs the records it touches, and what lies behind it stays. Without such a proof it is the torn
 //! tail of writes that nobody was told of, and the log is cut there. A read error is neither: it
 //! ends the opening.
+//!
+//! A checkpoint may know segments that have been recycled since it was written: what the index has of
+//! their ends raises the minimum offsets. A segment that is missing where the log says that it begins
+//! is refused, since facts may live there; one that is missing or short in the middle costs its
+//! records.
 
 use std::{fmt, io};
 
-use crate::format::checkpoint;
+use crate::format::changes;
+use crate::format::checkpoint::Checkpoint;
 use crate::format::group::{Group, HEADER_LEN, Header};
+use crate::format::index_block;
 use crate::layout::{Geometry, Place};
 use crate::mem::ChunkTail;
+use crate::op::FileId;
+use crate::shard::{Durable, SavedCheckpoints};
 use crate::units::{Sequence, index, wide};
+use crate::view::index::{Index, PIECE_LEN};
 use crate::view::{Covered, Views};
 
 /// How far writes can have been in flight behind a bad group: four groups and the largest one.
@@ -25,8 +37,19 @@ pub(crate) trait LogSource {
     fn ordinals(&self) -> Vec<u64>;
     /// Fills `dst` from byte `at` of a segment; fewer bytes only at the segment's end.
     fn read(&mut self, ordinal: u64, at: u64, dst: &mut [u8]) -> io::Result<usize>;
-    /// As `read`, from the queue index.
-    fn read_index(&mut self, at: u64, dst: &mut [u8]) -> io::Result<usize>;
+    /// As `read`, from the index or a changes file.
+    fn read_view(&mut self, file: FileId, at: u64, dst: &mut [u8]) -> io::Result<usize>;
+    /// Bytes of the index.
+    fn index_len(&mut self) -> io::Result<u64>;
+    /// One of the two checkpoint files, if it exists.
+    fn checkpoint(&mut self, slot: u32) -> io::Result<Option<Vec<u8>>>;
+}
+
+/// What recovery gives to the shard.
+pub(crate) struct Recovered {
+    pub(crate) views: Views,
+    pub(crate) saved: SavedCheckpoints,
+    pub(crate) report: RecoveryReport,
 }
 
 /// What recovery found, for people.
@@ -85,13 +108,8 @@ impl From<io::Error> for RecoveryError {
 pub(crate) fn recover(
     geometry: &Geometry,
     source: &mut dyn LogSource,
-    saved: Option<&[u8]>,
-) -> Result<(Views, RecoveryReport), RecoveryError> {
+) -> Result<Recovered, RecoveryError> {
     let ordinals = source.ordinals();
-    // No segment is ever given up, so the log begins with the first one.
-    if ordinals.first().is_some_and(|&first| first > 0) {
-        return Err(RecoveryError::NoStart(0));
-    }
     for pair in ordinals.windows(2) {
         if let [before, behind] = pair
             && before + 1 < *behind
@@ -99,42 +117,31 @@ pub(crate) fn recover(
             tracing::error!(shard = geometry.shard(), before, behind, "segments are missing");
         }
     }
+    let index_len = source.index_len()?.next_multiple_of(wide(PIECE_LEN));
+    let first = ordinals.first().copied().unwrap_or(0);
     let mut scan = Scan {
         geometry: *geometry,
-        window: Window::new(geometry, source),
-        last_ordinal: ordinals.last().copied(),
-        views: Views::empty(),
+        window: Window::new(geometry, source, ordinals),
+        views: Views::empty(first, Index::restored(index_len, 0)),
         report: RecoveryReport::default(),
         proven: Sequence::default(),
     };
-    let decoded = saved.and_then(|bytes| checkpoint::decode(bytes, geometry));
-    if saved.is_some() && decoded.is_none() {
-        tracing::warn!(shard = geometry.shard(), "the checkpoint is damaged and not used");
-    }
-    if let Some(views) = decoded {
-        scan.proven = views.covered.sequence;
-        let mut read = |at, dst: &mut [u8]| scan.window.source.read_index(at, dst);
-        let index_is_sound = views.index_is_sound(&mut read);
-        if !index_is_sound {
-            tracing::error!(
-                shard = geometry.shard(),
-                "the queue index is damaged; it is rebuilt from the log"
-            );
-        }
-        if index_is_sound && scan.has_group(&views.covered)? {
-            scan.views = views;
-            scan.report.from_checkpoint = true;
-        }
+    let saved = scan.use_checkpoint()?;
+    if !scan.report.from_checkpoint {
+        scan.begin()?;
     }
     scan.run()?;
+    if first > scan.views.trimmed {
+        return Err(RecoveryError::NoStart(scan.views.trimmed));
+    }
+    scan.views.settle();
     scan.report.unreadable = scan.views.unreadable;
-    Ok((scan.views, scan.report))
+    Ok(Recovered { views: scan.views, saved, report: scan.report })
 }
 
 struct Scan<'a> {
     geometry: Geometry,
     window: Window<'a>,
-    last_ordinal: Option<u64>,
     views: Views,
     report: RecoveryReport,
     /// Everything up to here is known to have been committed.
@@ -154,6 +161,116 @@ enum Found {
 }
 
 impl Scan<'_> {
+    /// Takes the views from the newest checkpoint that can be used, if one can.
+    fn use_checkpoint(&mut self) -> Result<SavedCheckpoints, RecoveryError> {
+        let mut saved = SavedCheckpoints::default();
+        let mut found = Vec::new();
+        for slot in [0, 1] {
+            let Some(bytes) = self.window.source.checkpoint(slot)? else { continue };
+            match Checkpoint::decode(&bytes, &self.geometry) {
+                Some(checkpoint) => found.push((slot, checkpoint)),
+                None => tracing::warn!(
+                    shard = self.geometry.shard(),
+                    slot,
+                    "a checkpoint is damaged and not used"
+                ),
+            }
+        }
+        found.sort_unstable_by_key(|(_, checkpoint)| std::cmp::Reverse(checkpoint.number));
+        for (slot, checkpoint) in found {
+            saved.number = saved.number.max(checkpoint.number);
+            self.proven = self.proven.max(checkpoint.through.sequence);
+            let in_log =
+                self.has_group(&checkpoint.from)? && self.has_group(&checkpoint.through)?;
+            if !in_log {
+                continue;
+            }
+            if saved.changes.is_none() {
+                let Some(views) = self.load(&checkpoint)? else { continue };
+                self.views = views;
+                self.report.from_checkpoint = true;
+                saved.changes = Some(checkpoint.changes);
+                saved.covered = Some(checkpoint.from.sequence);
+            }
+            if let Some(durable) = saved.slots.get_mut(index(u64::from(slot))) {
+                *durable = Some(Durable::of(&checkpoint));
+            }
+        }
+        Ok(saved)
+    }
+
+    /// The views that a checkpoint tells, or `None` when a part of it is damaged.
+    fn load(&mut self, checkpoint: &Checkpoint) -> io::Result<Option<Views>> {
+        let first = self.window.ordinals.first().copied().unwrap_or(0).max(checkpoint.first);
+        let index = Index::restored(checkpoint.index_next, checkpoint.index_discarded);
+        let mut views = Views::empty(checkpoint.first, index);
+        let whole = self.window.source.index_len()? >= checkpoint.index_next
+            && self.load_changes(checkpoint, &mut views)?
+            && self.let_go(&mut views, checkpoint.first..first)?;
+        if !whole {
+            tracing::warn!(shard = self.geometry.shard(), "a checkpoint is damaged and not used");
+            return Ok(None);
+        }
+        views.covered = checkpoint.from;
+        views.trimmed = checkpoint.trimmed;
+        views.go_on_from(checkpoint.from.place.ordinal);
+        views.settle();
+        Ok(Some(views))
+    }
+
+    fn load_changes(&mut self, checkpoint: &Checkpoint, views: &mut Views) -> io::Result<bool> {
+        const WINDOW_LEN: usize = 16 * changes::PIECE_LEN;
+        let end = checkpoint.changes;
+        let mut window = ChunkTail::alone(WINDOW_LEN);
+        let mut told = Vec::new();
+        let mut at = 0;
+        while at < end.len {
+            let file = FileId::Changes(end.file);
+            let len = self.window.source.read_view(file, at, window.buffer())?;
+            let mut rest = window.buffer().get(..len).unwrap_or_default();
+            let before = at;
+            while at < end.len
+                && let Some((payload, padded)) =
+                    changes::parse_piece(rest, &self.geometry, end.generation, at)
+            {
+                told.extend_from_slice(payload);
+                rest = rest.get(padded..).unwrap_or_default();
+                at += wide(padded);
+                let Some(taken) = changes::take_items(&told, views) else { return Ok(false) };
+                told.drain(..taken);
+            }
+            if at == before {
+                return Ok(false);
+            }
+        }
+        Ok(at == end.len && told.is_empty())
+    }
+
+    /// Raises minimum offsets for segments that were recycled after the checkpoint.
+    fn let_go(&mut self, views: &mut Views, gone: std::ops::Range<u64>) -> io::Result<bool> {
+        for ordinal in gone {
+            let blocks = views.ends.segment(ordinal).map(|ends| ends.blocks.clone());
+            let Some(blocks) = blocks else { return Ok(false) };
+            for (part, block) in (0..).zip(blocks) {
+                let head = block.head(ordinal, part);
+                let (from, len) = views.index.stretch(block.at);
+                let mut piece = ChunkTail::alone(len);
+                let dst = piece.buffer().get_mut(..len).unwrap_or_default();
+                self.window.source.read_view(FileId::Index, from, dst)?;
+                let at = index(block.at - from);
+                let bytes = piece.buffer().get(at..at + head.len()).unwrap_or_default();
+                if !index_block::is_sound(bytes, &head) {
+                    return Ok(false);
+                }
+                for (number, end) in index_block::ends(bytes) {
+                    views.raise_min(number, end);
+                }
+            }
+            views.drop_segment(ordinal);
+        }
+        Ok(true)
+    }
+
     fn has_group(&mut self, covered: &Covered) -> io::Result<bool> {
         let bytes = self.window.at(covered.place, HEADER_LEN)?;
         Ok(Header::read(bytes).is_some_and(|(header, crc)| {
@@ -161,11 +278,40 @@ impl Scan<'_> {
         }))
     }
 
+    /// Finds where the log begins. Its first group follows one that was recycled.
+    fn begin(&mut self) -> io::Result<()> {
+        let start = self.views.covered.next;
+        if start.ordinal == 0 {
+            return Ok(());
+        }
+        let mut found = self.header_at(start)?.map(|(header, _)| (start, header));
+        if found.is_none() {
+            self.each_later(start, u64::MAX, |place, header| {
+                found = Some((place, *header));
+                true
+            })?;
+            self.note_damage(start);
+        }
+        if let Some((place, header)) = found {
+            self.start_before(place, &header);
+        }
+        Ok(())
+    }
+
+    /// The chain starts anew here: what went before is taken as given.
+    fn start_before(&mut self, place: Place, header: &Header) {
+        let covered = &mut self.views.covered;
+        covered.sequence = Sequence::new(header.sequence.get() - 1);
+        covered.header_crc = header.previous;
+        covered.epoch = covered.epoch.min(header.epoch);
+        covered.next = place;
+    }
+
     fn run(&mut self) -> Result<(), RecoveryError> {
         loop {
             let mut place = self.views.covered.next;
             let mut found = self.look(place)?;
-            if matches!(found, Found::Nothing) && self.last_ordinal > Some(place.ordinal) {
+            if matches!(found, Found::Nothing) && self.window.last_ordinal() > Some(place.ordinal) {
                 let start = Place { ordinal: place.ordinal + 1, byte: 0 };
                 let there = self.look(start)?;
                 if !matches!(there, Found::Nothing) {
@@ -225,12 +371,14 @@ impl Scan<'_> {
 
     /// A sound header of this store and shard that names this very place.
     fn header_at(&mut self, place: Place) -> io::Result<Option<(Header, u32)>> {
-        let Some(position) = self.geometry.position(place) else { return Ok(None) };
-        let (store, shard) = (self.geometry.store(), self.geometry.shard());
         let found = Header::read(self.window.at(place, HEADER_LEN)?);
-        Ok(found.filter(|(header, _)| {
-            header.store == store && header.shard == shard && header.position == position
-        }))
+        Ok(found.filter(|(header, _)| self.is_at(header, place)))
+    }
+
+    fn is_at(&self, header: &Header, place: Place) -> bool {
+        header.store == self.geometry.store()
+            && header.shard == self.geometry.shard()
+            && Some(header.position) == self.geometry.position(place)
     }
 
     fn apply(&mut self, place: Place, padded: usize, check: bool) -> io::Result<()> {
@@ -254,16 +402,37 @@ impl Scan<'_> {
             proven = proven.max(header.committed);
             proven >= expected
         })?;
+        if proven < expected {
+            proven = self.proven_by_later_segments(place.ordinal)?;
+        }
         self.proven = self.proven.max(proven);
         Ok(proven >= expected)
+    }
+
+    /// The newest frontier that the first group of a later segment names: more than the look ahead
+    /// may be damaged.
+    fn proven_by_later_segments(&mut self, ordinal: u64) -> io::Result<Sequence> {
+        const PROBE_LEN: usize = 4096;
+        let mut proven = Sequence::default();
+        let mut probe = ChunkTail::alone(PROBE_LEN);
+        let later: Vec<u64> =
+            self.window.ordinals.iter().copied().filter(|&later| later > ordinal).collect();
+        for ordinal in later {
+            let len = self.window.source.read(ordinal, 0, probe.buffer())?;
+            let header = Header::read(probe.buffer().get(..len).unwrap_or_default());
+            let place = Place { ordinal, byte: 0 };
+            let found = header.filter(|(header, _)| self.is_at(header, place));
+            proven = proven.max(found.map_or(proven, |(header, _)| header.committed));
+        }
+        Ok(proven)
     }
 
     /// Goes on at the next group that can be read behind a damaged stretch.
     fn skip_from(&mut self, place: Place) -> Result<(), RecoveryError> {
         let mut next = None;
-        let covered = self.views.covered.sequence;
+        let Covered { sequence, epoch, .. } = self.views.covered;
         self.each_later(place, u64::MAX, |place, header| {
-            let later = header.sequence > covered;
+            let later = header.sequence > sequence && header.epoch >= epoch;
             if later {
                 next = Some((place, *header));
             }
@@ -272,16 +441,12 @@ impl Scan<'_> {
         let Some((place, header)) = next else {
             return Err(RecoveryError::Lost { from: self.expected(), committed: self.proven });
         };
-        // The chain starts anew here: what the lost groups would have said is taken as given.
-        self.views.covered.sequence = Sequence::new(header.sequence.get() - 1);
-        self.views.covered.header_crc = header.previous;
-        self.views.covered.epoch = self.views.covered.epoch.min(header.epoch);
-        self.views.covered.next = place;
+        self.start_before(place, &header);
         Ok(())
     }
 
     /// Calls `stop` for every sound header behind `place`, up to `reach` bytes on, until it says
-    /// so.
+    /// so. Segments that do not exist are passed over.
     fn each_later(
         &mut self,
         place: Place,
@@ -290,8 +455,11 @@ impl Scan<'_> {
     ) -> io::Result<()> {
         let block = wide(self.geometry.block_len());
         let mut left = reach;
-        let mut at = Place { byte: place.byte + block, ..place };
-        while self.last_ordinal >= Some(at.ordinal) {
+        let later: Vec<u64> =
+            self.window.ordinals.iter().copied().filter(|&later| later >= place.ordinal).collect();
+        for ordinal in later {
+            let byte = if ordinal == place.ordinal { place.byte + block } else { 0 };
+            let mut at = Place { ordinal, byte };
             while at.byte + block <= self.geometry.segment_len() {
                 if left < block {
                     return Ok(());
@@ -304,16 +472,27 @@ impl Scan<'_> {
                 }
                 at.byte += block;
             }
-            at = Place { ordinal: at.ordinal + 1, byte: 0 };
         }
         Ok(())
     }
 
     fn cut(&mut self, place: Place) -> Result<(), RecoveryError> {
         let start = self.views.covered.next;
+        let block_len = self.geometry.block_len();
+        let epoch = self.views.covered.epoch;
         let mut end = start.byte;
+        let end_of = |at: Place, header: &Header| at.byte + wide(header.padded_len(block_len));
+        if let Some((header, _)) = self.header_at(start)? {
+            end = end_of(start, &header);
+        }
         if place.ordinal == start.ordinal {
-            end = self.window.last_used(start, LOOK_AHEAD)?;
+            // A recycled segment is full of old bytes: only headers tell what was written here.
+            self.each_later(start, LOOK_AHEAD, |at, header| {
+                if at.ordinal == start.ordinal && header.epoch >= epoch {
+                    end = end.max(end_of(at, header));
+                }
+                at.ordinal > start.ordinal
+            })?;
         }
         self.report.torn_bytes = end.saturating_sub(start.byte);
         if let Some(map) = self.views.maps.get_mut(&start.ordinal) {
@@ -326,6 +505,8 @@ impl Scan<'_> {
 /// A stretch of a segment in memory, moved on as recovery goes.
 struct Window<'a> {
     source: &'a mut dyn LogSource,
+    /// Of the segments that exist, ascending.
+    ordinals: Vec<u64>,
     segment_len: u64,
     memory: ChunkTail,
     ordinal: u64,
@@ -336,15 +517,20 @@ struct Window<'a> {
 const WINDOW_LEN: usize = 8 << 20;
 
 impl<'a> Window<'a> {
-    fn new(geometry: &Geometry, source: &'a mut dyn LogSource) -> Self {
+    fn new(geometry: &Geometry, source: &'a mut dyn LogSource, ordinals: Vec<u64>) -> Self {
         Self {
             source,
+            ordinals,
             segment_len: geometry.segment_len(),
             memory: ChunkTail::alone(WINDOW_LEN.min(geometry.group_len_max())),
             ordinal: 0,
             from: 0,
             len: 0,
         }
+    }
+
+    fn last_ordinal(&self) -> Option<u64> {
+        self.ordinals.last().copied()
     }
 
     /// The bytes from `place` on: at least `len` of them unless the segment ends before.
@@ -367,7 +553,7 @@ impl<'a> Window<'a> {
         }
         let wanted = self.memory.room().min(left);
         let dst = self.memory.buffer().get_mut(..wanted).unwrap_or_default();
-        self.len = if self.source.ordinals().contains(&place.ordinal) {
+        self.len = if self.ordinals.binary_search(&place.ordinal).is_ok() {
             self.source.read(place.ordinal, place.byte, dst)?
         } else {
             0
@@ -375,25 +561,5 @@ impl<'a> Window<'a> {
         self.ordinal = place.ordinal;
         self.from = place.byte;
         Ok(())
-    }
-
-    /// The end of the last stretch of 4 KiB behind `place` that is not all zeros.
-    fn last_used(&mut self, place: Place, reach: u64) -> io::Result<u64> {
-        const STEP: usize = 4096;
-        let mut end = place.byte;
-        let mut at = place;
-        while at.byte < self.segment_len && at.byte - place.byte < reach {
-            let bytes = self.at(at, STEP)?;
-            let piece = bytes.get(..STEP.min(bytes.len())).unwrap_or_default();
-            if piece.is_empty() {
-                break;
-            }
-            let len = wide(piece.len());
-            if piece.iter().any(|&byte| byte != 0) {
-                end = at.byte + len;
-            }
-            at.byte += len;
-        }
-        Ok(end)
     }
 }

@@ -11,7 +11,7 @@ use crate::driver::ring::RingShard;
 use crate::error::OpenError;
 use crate::format::manifest::{FORMAT_VERSION, Manifest, ManifestError};
 use crate::layout::Geometry;
-use crate::recovery::{self, RecoveryError, RecoveryReport};
+use crate::recovery::{self, Recovered, RecoveryError, RecoveryReport};
 use crate::shard::Tail;
 use crate::shard::{CommitBy, Shard, ShardLimits, Start};
 use crate::units::EpochMillis;
@@ -21,6 +21,32 @@ const LOCK_NAME: &str = "lock";
 const SEGMENT_LEN_MIN: u64 = 1 << 20;
 const SEGMENT_LEN_MAX: u64 = 2 << 30;
 const SHARDS_MAX: u32 = 1024;
+
+/// How much of the disk a store may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskBudget {
+    /// This many bytes.
+    Bytes(u64),
+    /// This part of the file system that the store is on, in percent of its size.
+    Percent(u8),
+}
+
+impl DiskBudget {
+    /// What a new store may take when nobody says otherwise.
+    pub const DEFAULT: Self = Self::Percent(75);
+
+    fn bytes(self, dir: &Path) -> Result<u64, OpenError> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Percent(percent) => {
+                let stat = rustix::fs::statvfs(dir)
+                    .map_err(|cause| io_error("read", dir, cause.into()))?;
+                let size = stat.f_blocks.saturating_mul(stat.f_frsize);
+                Ok(size / 100 * u64::from(percent.min(100)))
+            }
+        }
+    }
+}
 
 /// How a store is created and opened.
 #[derive(Clone, Debug)]
@@ -33,7 +59,11 @@ pub struct StoreOptions {
     /// alignment to 64 KiB. `None`: that alignment. An existing store keeps its own; asking for
     /// another is an error.
     pub block_len: Option<u32>,
-    /// Memory and timing of each shard.
+    /// What the log and its indices may take of the disk. The oldest segment is recycled above it.
+    /// `None`: what the store was given at its creation, [`DiskBudget::DEFAULT`].
+    pub disk_budget: Option<DiskBudget>,
+    /// Memory, timing and age of each shard. Its [`disk_bytes`](ShardLimits::disk_bytes) are set
+    /// from the budget, the same for each shard.
     pub limits: ShardLimits,
     /// Who moves the committed frontier.
     pub commit_by: CommitBy,
@@ -45,6 +75,7 @@ impl Default for StoreOptions {
             shards: None,
             segment_len: 256 << 20,
             block_len: None,
+            disk_budget: None,
             limits: ShardLimits::default(),
             commit_by: CommitBy::Durable,
         }
@@ -102,6 +133,9 @@ impl Store {
             }
         };
         check(&manifest, options)?;
+        let mut limits = options.limits;
+        limits.disk_bytes = shard_budget(dir, &manifest, options)?;
+        let options = &StoreOptions { limits, ..options.clone() };
         let mut store = Self {
             manifest,
             shards: Vec::new(),
@@ -126,22 +160,20 @@ impl Store {
         let geometry = Geometry::new(&self.manifest, shard);
         let mut files = ShardFiles::open(dir, &geometry, self.direct)?;
         let failed = |cause| io_error("read", &dir.join(format!("shard-{shard}")), cause);
-        let saved = files.checkpoint().map_err(failed)?;
-        let (views, report) = recovery::recover(&geometry, &mut files, saved.as_deref()).map_err(
-            |error| match error {
+        let Recovered { views, saved, report } =
+            recovery::recover(&geometry, &mut files).map_err(|error| match error {
                 RecoveryError::Io(cause) => failed(cause),
                 RecoveryError::Lost { .. } | RecoveryError::NoStart(_) => {
                     OpenError::Damaged(dir.to_owned(), error.to_string())
                 }
-            },
-        )?;
+            })?;
         let epoch = next_epoch(&files, &self.manifest, views.covered.epoch).map_err(failed)?;
         // Durable before the first append, so that groups of this life never pass for older ones.
         files.store_epoch(self.manifest.store, epoch).map_err(failed)?;
         let segments = files.prepared();
         let (tail, region) = Tail::new(&options.limits);
         let (limits, commit_by) = (options.limits, options.commit_by);
-        let start = Start { geometry, limits, commit_by, epoch, views, segments, now };
+        let start = Start { geometry, limits, commit_by, epoch, views, saved, segments, now };
         let ring = RingShard::new(Shard::new(start, tail), files, region)
             .map_err(OpenError::RingForbidden)?;
         self.shards.push(ring);
@@ -248,6 +280,10 @@ fn read_manifest(dir: &Path) -> Result<Option<Manifest>, OpenError> {
                 "the store has format {version}, this version knows {FORMAT_VERSION}; use a newer \
                  version"
             ),
+            ManifestError::Older(version) => format!(
+                "the store has format {version} of a version before the first release; make a new \
+                 one in another folder"
+            ),
             ManifestError::UnknownHash => {
                 "the store places queues by an unknown hash; use the version that made it"
                     .to_owned()
@@ -283,10 +319,35 @@ fn create(
     if shards == 0 || shards > SHARDS_MAX {
         return Err(OpenError::Options(format!("{shards} shards do not fit: 1 to {SHARDS_MAX}")));
     }
-    let manifest = Manifest { store, shards, segment_len, block_len, created_ms: now.get() };
+    let budget_bytes = DiskBudget::DEFAULT.bytes(dir)?.max(budget_min(shards, segment_len));
+    let created_ms = now.get();
+    let manifest = Manifest { store, shards, segment_len, block_len, created_ms, budget_bytes };
     replace(dir, MANIFEST_NAME, &manifest.encode())
         .map_err(|cause| io_error("write", &dir.join(MANIFEST_NAME), cause))?;
     Ok(manifest)
+}
+
+/// The smallest budget of a store: what its shards write to, what they prepare, and what they keep.
+fn budget_min(shards: u32, segment_len: u64) -> u64 {
+    const SEGMENTS: u64 = 5;
+    u64::from(shards).saturating_mul(segment_len.saturating_mul(SEGMENTS))
+}
+
+/// What one shard may take of the disk.
+fn shard_budget(dir: &Path, manifest: &Manifest, options: &StoreOptions) -> Result<u64, OpenError> {
+    let budget = match options.disk_budget {
+        Some(budget) => budget.bytes(dir)?,
+        None => manifest.budget_bytes,
+    };
+    let least = budget_min(manifest.shards, manifest.segment_len);
+    if budget < least {
+        return Err(OpenError::Options(format!(
+            "a disk budget of {budget} bytes does not fit: {} shards with segments of {} bytes need \
+             at least {least}; raise the budget",
+            manifest.shards, manifest.segment_len
+        )));
+    }
+    Ok(budget / u64::from(manifest.shards))
 }
 
 fn check(manifest: &Manifest, options: &StoreOptions) -> Result<(), OpenError> {

@@ -28,6 +28,9 @@ pub struct EpochMillis(i64);
 pub struct Sequence(u64);
 
 impl LogOffset {
+    /// The first position of the first shard.
+    pub(crate) const START: Self = Self(0);
+
     /// The position with this number, or `None` for a negative one.
     pub fn new(bytes: i64) -> Option<Self> {
         (bytes >= 0).then_some(Self(bytes))

@@ -51,8 +51,10 @@ const RECORD: [u8; 1024] = [7; 1024];
 /// than this.
 const APPENDS_PER_PIECE: u64 = 2000;
 
+/// Without checkpoints by time: they are no part of an append, and would come or not.
 fn options() -> StoreOptions {
-    let limits = ShardLimits { tail_bytes: 16 << 20, ..ShardLimits::default() };
+    let limits =
+        ShardLimits { tail_bytes: 16 << 20, checkpoint_ms: u64::MAX, ..ShardLimits::default() };
     StoreOptions { segment_len: 512 << 20, limits, ..StoreOptions::default() }
 }
 

@@ -275,26 +275,62 @@ fn filled(dir: &Path) {
     shard.close(|| NOW).unwrap();
 }
 
+fn remove_checkpoints(dir: &Path) {
+    for slot in 0..2 {
+        let path = dir.join(format!("shard-0/checkpoint.{slot}"));
+        if path.exists() {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
+
 #[test]
-fn a_queue_index_that_is_short_or_damaged_is_rebuilt_from_the_log() {
-    for damage in 0..3 {
+fn an_index_that_is_short_is_rebuilt_from_the_log() {
+    for len in [0, 5000] {
         let dir = tempfile::tempdir().unwrap();
         filled(dir.path());
-        let index = dir.path().join("shard-0/queues.idx");
-        let mut bytes = std::fs::read(&index).unwrap();
-        assert!(bytes.len() >= 5 * 4096, "1,000 records fill five blocks");
-        match damage {
-            0 => bytes.truncate(5000),
-            1 => bytes[4096 + 100] ^= 1,
-            _ => bytes.clear(),
-        }
-        std::fs::write(&index, &bytes).unwrap();
+        let index = dir.path().join("shard-0/index");
+        let file = std::fs::OpenOptions::new().write(true).open(&index).unwrap();
+        assert!(file.metadata().unwrap().len() >= 5 * 4096, "1,000 records fill five blocks");
+        file.set_len(len).unwrap();
         let store = Store::open(dir.path(), &small(), 0, NOW).unwrap();
-        assert!(!store.reports()[0].from_checkpoint);
+        assert!(store.reports()[0].groups > 1, "the newest checkpoint names blocks that are gone");
         let mut shard = store.into_shards().shards.remove(0);
         let queue = open_queue(&mut shard, b"q");
         check_all(&mut shard, queue, 1000);
     }
+}
+
+#[test]
+fn a_damaged_block_of_the_index_is_met_by_its_reader_and_rebuilt_by_the_next_opening() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path());
+    let index = dir.path().join("shard-0/index");
+    let mut bytes = std::fs::read(&index).unwrap();
+    bytes[4100] ^= 1;
+    std::fs::write(&index, &bytes).unwrap();
+    let store = Store::open(dir.path(), &small(), 0, NOW).unwrap();
+    assert!(store.reports()[0].from_checkpoint, "blocks are not read before they are needed");
+    let mut shard = store.into_shards().shards.remove(0);
+    let queue = open_queue(&mut shard, b"q");
+    assert_eq!(read_from(&mut shard, queue, 0, 1).0, body(0));
+    assert_eq!(read_from(&mut shard, queue, 999, 1).0, body(999));
+    let limits = ReadLimits { records_max: 1, bytes_max: 1 << 20, scanned_max: 1 };
+    let outcome = loop {
+        let from = QueueOffset::new(210).unwrap();
+        let all = TagFilter::All;
+        match shard.shard().read(queue, from, &limits, &all, 7, &mut Vec::new()) {
+            ReadOutcome::Pending => shard.turn_blocking(NOW, WAIT).unwrap(),
+            outcome => break outcome,
+        }
+    };
+    assert!(matches!(outcome, ReadOutcome::Failed(_)), "{outcome:?}");
+    shard.close(|| NOW).unwrap();
+    let store = Store::open(dir.path(), &small(), 0, NOW).unwrap();
+    assert!(!store.reports()[0].from_checkpoint);
+    let mut shard = store.into_shards().shards.remove(0);
+    let queue = open_queue(&mut shard, b"q");
+    check_all(&mut shard, queue, 1000);
 }
 
 #[test]
@@ -313,7 +349,7 @@ fn a_store_without_its_manifest_or_its_first_segment_is_refused_untouched() {
     for keep_checkpoint in [true, false] {
         std::fs::remove_file(&first).unwrap();
         if !keep_checkpoint {
-            std::fs::remove_file(dir.path().join("shard-0/checkpoint")).unwrap();
+            remove_checkpoints(dir.path());
         }
         let refused = Store::open(dir.path(), &small(), 9, NOW).err().unwrap();
         assert!(matches!(refused, OpenError::Damaged(..)), "{refused}");

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! shard-0/0000000000000000.log   a segment, named by its ordinal in hexadecimal
-//! shard-0/queues.idx             blocks of queue entries
-//! shard-0/checkpoint             the views as of one group
+//! shard-0/index                  blocks that the views have put aside
+//! shard-0/changes.0, .1          changes of the views; a checkpoint says how far they count
+//! shard-0/checkpoint.0, .1       the newest two checkpoints
 //! shard-0/epoch                  the epoch of the newest life: magic 8, store id 16, epoch 8, checksum 4
 //! ```
 
@@ -20,15 +21,20 @@ use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom};
 use crate::error::OpenError;
 use crate::format::bytes::{Put, Reader};
 use crate::layout::Geometry;
+use crate::op::FileId;
 use crate::recovery::LogSource;
 
-pub(crate) const INDEX_NAME: &str = "queues.idx";
-pub(crate) const CHECKPOINT_NAME: &str = "checkpoint";
+const INDEX_NAME: &str = "index";
+const CHANGES_NAMES: [&str; 2] = ["changes.0", "changes.1"];
 const EPOCH_NAME: &str = "epoch";
 const EPOCH_MAGIC: u64 = u64::from_be_bytes(*b"RINGMQEP");
 
 pub(crate) fn segment_name(ordinal: u64) -> String {
     format!("{ordinal:016x}.log")
+}
+
+pub(crate) fn checkpoint_name(slot: u32) -> String {
+    format!("checkpoint.{slot}")
 }
 
 fn ordinal_of(name: &str) -> Option<u64> {
@@ -85,6 +91,7 @@ pub(crate) struct ShardFiles {
     pub(crate) dir: PathBuf,
     pub(crate) direct: bool,
     pub(crate) index: OwnedFd,
+    pub(crate) changes: [OwnedFd; 2],
     pub(crate) segments: BTreeMap<u64, OwnedFd>,
     segment_len: u64,
 }
@@ -94,18 +101,21 @@ impl ShardFiles {
     pub(crate) fn open(store: &Path, geometry: &Geometry, direct: bool) -> Result<Self, OpenError> {
         let dir = store.join(format!("shard-{}", geometry.shard()));
         std::fs::create_dir_all(&dir).map_err(|cause| io_error("create", &dir, cause))?;
-        let index_path = dir.join(INDEX_NAME);
-        let index = rustix::fs::open(
-            &index_path,
-            data_flags(direct) | OFlags::CREATE,
-            Mode::from_raw_mode(0o644),
-        )
-        .map_err(|cause| io_error("open", &index_path, cause.into()))?;
-        lock(&index, store)?;
+        let open = |name: &str| {
+            let path = dir.join(name);
+            let flags = data_flags(direct) | OFlags::CREATE;
+            let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644))
+                .map_err(|cause| io_error("open", &path, cause.into()))?;
+            lock(&file, store)?;
+            Ok(file)
+        };
+        let index = open(INDEX_NAME)?;
+        let changes = [open(CHANGES_NAMES[0])?, open(CHANGES_NAMES[1])?];
         let mut files = Self {
             dir,
             direct,
             index,
+            changes,
             segments: BTreeMap::new(),
             segment_len: geometry.segment_len(),
         };
@@ -125,35 +135,34 @@ impl ShardFiles {
             let len = rustix::fs::fstat(&file)
                 .map_err(|cause| io_error("read", &path, cause.into()))?
                 .st_size;
-            if u64::try_from(len).is_ok_and(|len| len == self.segment_len) {
-                self.segments.insert(ordinal, file);
-            } else if rustix::fs::seek(&file, SeekFrom::Data(0)) == Err(rustix::io::Errno::NXIO) {
-                // Its creation was cut short; nothing was ever written to it.
-                std::fs::remove_file(&path).map_err(|cause| io_error("remove", &path, cause))?;
-            } else {
+            let len = u64::try_from(len).unwrap_or(0);
+            if len < self.segment_len {
+                if rustix::fs::seek(&file, SeekFrom::Data(0)) == Err(rustix::io::Errno::NXIO) {
+                    // Its creation was cut short; nothing was ever written to it.
+                    std::fs::remove_file(&path)
+                        .map_err(|cause| io_error("remove", &path, cause))?;
+                    continue;
+                }
+                tracing::error!(
+                    path = %path.display(), len, segment_len = self.segment_len,
+                    "a segment is shorter than it was made; what it has lost counts as damaged"
+                );
+                rustix::fs::ftruncate(&file, self.segment_len)
+                    .map_err(|cause| io_error("write", &path, cause.into()))?;
+            } else if len > self.segment_len {
                 let what = format!("{} has {len} bytes, not {}", path.display(), self.segment_len);
                 return Err(OpenError::Damaged(store.to_owned(), what));
             }
+            self.segments.insert(ordinal, file);
         }
         Ok(())
     }
 
-    pub(crate) fn checkpoint(&self) -> io::Result<Option<Vec<u8>>> {
-        match std::fs::read(self.dir.join(CHECKPOINT_NAME)) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(cause) => Err(cause),
-        }
-    }
-
-    /// True when another segment would leave too little space for checkpoints and small files: a
-    /// store must open on a full device.
-    pub(crate) fn is_nearly_full(&self) -> bool {
-        const RESERVE: u64 = 128 << 20;
-        let reserve = RESERVE.min(self.segment_len.saturating_mul(16));
-        rustix::fs::fstatvfs(&self.index).is_ok_and(|stat| {
-            stat.f_bavail.saturating_mul(stat.f_frsize) < self.segment_len.saturating_add(reserve)
-        })
+    /// Bytes that the file system has free for this process.
+    pub(crate) fn free_bytes(&self) -> io::Result<usize> {
+        let stat = rustix::fs::fstatvfs(&self.index)?;
+        let bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// Bytes of each segment that are zeroed or written: the first hole ends them, since space
@@ -199,8 +208,28 @@ impl LogSource for ShardFiles {
         self.segments.get(&ordinal).map_or(Ok(0), |file| read_whole(file, at, dst))
     }
 
-    fn read_index(&mut self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
-        read_whole(&self.index, at, dst)
+    fn read_view(&mut self, file: FileId, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+        match file {
+            FileId::Segment(ordinal) => self.read(ordinal, at, dst),
+            FileId::Index => read_whole(&self.index, at, dst),
+            FileId::Changes(number) => {
+                let file = self.changes.get(crate::units::index(u64::from(number)));
+                file.map_or(Ok(0), |file| read_whole(file, at, dst))
+            }
+        }
+    }
+
+    fn index_len(&mut self) -> io::Result<u64> {
+        let len = rustix::fs::fstat(&self.index)?.st_size;
+        Ok(u64::try_from(len).unwrap_or(0))
+    }
+
+    fn checkpoint(&mut self, slot: u32) -> io::Result<Option<Vec<u8>>> {
+        match std::fs::read(self.dir.join(checkpoint_name(slot))) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(cause),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use slab::Slab;
 
-use super::files::{CHECKPOINT_NAME, ShardFiles, data_flags, segment_name};
+use super::files::{ShardFiles, checkpoint_name, data_flags, segment_name};
 use crate::error::AppendError;
 use crate::mem::{RecordSlice, Region};
 use crate::op::{Completion, FileId, Op, OpId, ReadBuffer};
@@ -39,6 +39,14 @@ enum Job {
     Read { id: OpId, file: FileId, at: u64, len: usize, done: usize, buffer: ReadBuffer },
     Create { id: OpId, ordinal: u64, len: u64, path: CString, step: CreateStep },
     Checkpoint { id: OpId, bytes: Vec<u8>, done: usize, paths: (CString, CString), step: SaveStep },
+    Recycle { id: OpId, from: u64, to: u64, paths: (CString, CString), step: MoveStep },
+    Remove { id: OpId, ordinal: u64, path: CString },
+    Discard { id: OpId, file: FileId, at: u64, len: u64 },
+}
+
+enum MoveStep {
+    Rename,
+    SyncDir,
 }
 
 enum CreateStep {
@@ -75,13 +83,15 @@ struct RingDriver {
     files: ShardFiles,
     open: HashMap<FileId, OpenFile>,
     next_fixed: u32,
+    /// Registered places of files that are gone.
+    free_fixed: Vec<u32>,
     fixed_files: bool,
     region: Arc<Region>,
     fixed_memory: bool,
     jobs: Slab<Job>,
     waiting: VecDeque<Job>,
     /// Operations that were answered without the ring.
-    refused: Vec<Completion>,
+    answered: Vec<Completion>,
     /// Room for the completions of one look at the ring.
     taken: Vec<cqueue::Entry>,
     bell: Option<Bell>,
@@ -129,6 +139,7 @@ impl RingDriver {
         let dir = OwnedFd::from(std::fs::File::open(&files.dir)?);
         let segments = std::mem::take(&mut files.segments);
         let index = files.index.try_clone()?;
+        let changes = [files.changes[0].try_clone()?, files.changes[1].try_clone()?];
         let mut driver = Self {
             ring,
             event,
@@ -136,17 +147,21 @@ impl RingDriver {
             files,
             open: HashMap::new(),
             next_fixed: 0,
+            free_fixed: Vec::new(),
             fixed_files,
             region,
             fixed_memory: registered.is_ok(),
             jobs: Slab::new(),
             waiting: VecDeque::new(),
-            refused: Vec::new(),
+            answered: Vec::new(),
             taken: Vec::new(),
             bell: None,
             listening: false,
         };
         driver.add_file(FileId::Index, index);
+        for (number, fd) in (0..).zip(changes) {
+            driver.add_file(FileId::Changes(number), fd);
+        }
         for (ordinal, fd) in segments {
             driver.add_file(FileId::Segment(ordinal), fd);
         }
@@ -154,11 +169,12 @@ impl RingDriver {
     }
 
     fn add_file(&mut self, id: FileId, fd: OwnedFd) {
-        let slot = self.next_fixed;
+        let free = self.free_fixed.pop();
+        let slot = free.unwrap_or(self.next_fixed);
         let fixed = self.fixed_files
             && slot < FIXED_FILES
             && self.ring.submitter().register_files_update(slot, &[fd.as_raw_fd()]).is_ok();
-        self.next_fixed += u32::from(fixed);
+        self.next_fixed += u32::from(fixed && free.is_none());
         self.open.insert(id, OpenFile { fd, fixed: fixed.then_some(slot) });
     }
 
@@ -168,18 +184,26 @@ impl RingDriver {
             Op::Read { id, file, at, len, buffer } => {
                 Job::Read { id, file, at, len, done: 0, buffer }
             }
-            Op::CreateSegment { id, .. } if self.files.is_nearly_full() => {
-                let result = Err(io::ErrorKind::StorageFull.into());
-                self.refused.push(Completion { id, result, buffer: None });
+            Op::FreeSpace { id } => {
+                let result = self.files.free_bytes();
+                self.answered.push(Completion { id, result, buffer: None });
                 return;
             }
             Op::CreateSegment { id, ordinal, len } => {
                 let path = self.path(&segment_name(ordinal));
                 Job::Create { id, ordinal, len, path, step: CreateStep::Open }
             }
-            Op::ReplaceCheckpoint { id, bytes } => {
-                let new = self.path(&format!("{CHECKPOINT_NAME}.new"));
-                let paths = (new, self.path(CHECKPOINT_NAME));
+            Op::RecycleSegment { id, from, to } => {
+                let paths = (self.path(&segment_name(from)), self.path(&segment_name(to)));
+                Job::Recycle { id, from, to, paths, step: MoveStep::Rename }
+            }
+            Op::RemoveSegment { id, ordinal } => {
+                Job::Remove { id, ordinal, path: self.path(&segment_name(ordinal)) }
+            }
+            Op::Discard { id, file, at, len } => Job::Discard { id, file, at, len },
+            Op::ReplaceCheckpoint { id, slot, bytes } => {
+                let name = checkpoint_name(slot);
+                let paths = (self.path(&format!("{name}.new")), self.path(&name));
                 Job::Checkpoint { id, bytes, done: 0, paths, step: SaveStep::Open }
             }
         };
@@ -293,18 +317,26 @@ impl RingDriver {
                     opcode::Write::new(fd, rest.as_ptr(), len).offset(wide(*done)).build()
                 }
                 SaveStep::Sync(fd) => opcode::Fsync::new(Fd(fd.as_raw_fd())).build(),
-                SaveStep::Rename => {
-                    let at = Fd(rustix::fs::CWD.as_raw_fd());
-                    opcode::RenameAt::new(at, paths.0.as_ptr(), at, paths.1.as_ptr()).build()
-                }
+                SaveStep::Rename => rename_entry(paths),
                 SaveStep::SyncDir => opcode::Fsync::new(dir).build(),
             },
+            Job::Recycle { paths, step, .. } => match step {
+                MoveStep::Rename => rename_entry(paths),
+                MoveStep::SyncDir => opcode::Fsync::new(dir).build(),
+            },
+            Job::Remove { path, .. } => {
+                opcode::UnlinkAt::new(Fd(rustix::fs::CWD.as_raw_fd()), path.as_ptr()).build()
+            }
+            Job::Discard { file, at, len, .. } => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let fd = Fd(raw(open.get(file)));
+                opcode::Fallocate::new(fd, *len).offset(*at).mode(mode).build()
+            }
         }
     }
 
     /// Takes every completion that is there and gives finished operations to `done`.
     fn reap(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
-        done.append(&mut self.refused);
         loop {
             let mut taken = std::mem::take(&mut self.taken);
             taken.extend(self.ring.completion());
@@ -368,6 +400,31 @@ impl RingDriver {
                 Ok(value) => saved(id, bytes, done, paths, step, value),
                 Err(cause) => finish(id, Err(cause)),
             },
+            Job::Recycle { id, from, to, paths, step } => match (result, step) {
+                (Ok(_), MoveStep::Rename) => {
+                    // The name has changed already, whatever becomes of the rest.
+                    if let Some(file) = self.open.remove(&FileId::Segment(from)) {
+                        self.open.insert(FileId::Segment(to), file);
+                    }
+                    Progress::Again(Job::Recycle { id, from, to, paths, step: MoveStep::SyncDir })
+                }
+                (result, _) => finish(id, result),
+            },
+            Job::Remove { id, ordinal, .. } => {
+                if result.is_ok() {
+                    self.drop_file(FileId::Segment(ordinal));
+                }
+                finish(id, result)
+            }
+            Job::Discard { id, .. } => finish(id, result),
+        }
+    }
+
+    fn drop_file(&mut self, id: FileId) {
+        let Some(OpenFile { fixed: Some(slot), .. }) = self.open.remove(&id) else { return };
+        // The kernel keeps a registered file open until its place is given to another.
+        if self.ring.submitter().register_files_update(slot, &[-1]).is_ok() {
+            self.free_fixed.push(slot);
         }
     }
 
@@ -443,6 +500,11 @@ fn open_entry(path: &CString, flags: rustix::fs::OFlags) -> squeue::Entry {
         .flags(flags.bits().cast_signed())
         .mode(0o644)
         .build()
+}
+
+fn rename_entry((from, to): &(CString, CString)) -> squeue::Entry {
+    let at = Fd(rustix::fs::CWD.as_raw_fd());
+    opcode::RenameAt::new(at, from.as_ptr(), at, to.as_ptr()).build()
 }
 
 fn saved(
@@ -530,14 +592,21 @@ impl RingShard {
             self.shard.complete(completion, now);
         }
         self.shard.input_drained(now);
-        self.submit()
+        self.submit(now)
     }
 
-    fn submit(&mut self) -> io::Result<()> {
-        while let Some(op) = self.shard.next_op() {
-            self.driver.start(op);
+    fn submit(&mut self, now: EpochMillis) -> io::Result<()> {
+        loop {
+            while let Some(op) = self.shard.next_op() {
+                self.driver.start(op);
+            }
+            if self.driver.answered.is_empty() {
+                return self.driver.submit();
+            }
+            for completion in std::mem::take(&mut self.driver.answered) {
+                self.shard.complete(completion, now);
+            }
         }
-        self.driver.submit()
     }
 
     /// As [`turn`](Self::turn), but first waits for a completion, at most for `timeout`.
@@ -547,7 +616,7 @@ impl RingShard {
     /// As [`turn`](Self::turn).
     pub fn turn_blocking(&mut self, now: EpochMillis, timeout: Duration) -> io::Result<()> {
         self.shard.input_drained(now);
-        self.submit()?;
+        self.submit(now)?;
         if !self.driver.jobs.is_empty() || self.driver.listening {
             let time = Timespec::from(timeout);
             let args = SubmitArgs::new().timespec(&time);
@@ -576,7 +645,7 @@ impl RingShard {
         self.shard.start_checkpoint(now());
         loop {
             // Any other refusal means that the tail is full: the next completion makes room.
-            if let Err(AppendError::DiskFull) = self.shard.flush_staged(now()) {
+            if let Err(AppendError::DiskFull(_)) = self.shard.flush_staged(now()) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             if !self.shard.is_checkpointed() {

@@ -13,7 +13,7 @@ use std::io;
 use crate::format::manifest::Manifest;
 use crate::layout::Geometry;
 use crate::op::{Completion, FileId, Op};
-use crate::recovery::{self, LogSource, RecoveryReport};
+use crate::recovery::{self, LogSource, Recovered, RecoveryReport};
 use crate::shard::{CommitBy, Shard, ShardLimits, Start, Tail};
 use crate::units::{EpochMillis, index, wide};
 
@@ -75,7 +75,8 @@ pub struct SimDisk {
     random: Random,
     segments: BTreeMap<u64, Vec<u8>>,
     index: Vec<u8>,
-    checkpoint: Option<Vec<u8>>,
+    changes: [Vec<u8>; 2],
+    checkpoints: [Option<Vec<u8>>; 2],
     epoch: u64,
     faults: Faults,
 }
@@ -101,8 +102,17 @@ impl LogSource for SimDisk {
         Ok(copy(bytes.get(index(at)..).unwrap_or_default(), dst))
     }
 
-    fn read_index(&mut self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
-        Ok(copy(self.index.get(index(at)..).unwrap_or_default(), dst))
+    fn read_view(&mut self, file: FileId, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.bytes(file).and_then(|bytes| bytes.get(index(at)..));
+        Ok(copy(bytes.unwrap_or_default(), dst))
+    }
+
+    fn index_len(&mut self) -> io::Result<u64> {
+        Ok(wide(self.index.len()))
+    }
+
+    fn checkpoint(&mut self, slot: u32) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.checkpoints.get(index(u64::from(slot))).cloned().flatten())
     }
 }
 
@@ -123,6 +133,7 @@ impl SimDisk {
             segment_len,
             block_len: 512,
             created_ms: 0,
+            budget_bytes: u64::MAX,
         };
         Self {
             manifest,
@@ -130,7 +141,8 @@ impl SimDisk {
             random: Random::new(seed),
             segments: BTreeMap::new(),
             index: Vec::new(),
-            checkpoint: None,
+            changes: [const { Vec::new() }; 2],
+            checkpoints: [const { None }; 2],
             epoch: 0,
             faults: Faults::default(),
         }
@@ -148,9 +160,8 @@ impl SimDisk {
     /// What recovery says when committed groups are gone.
     pub fn open(mut self, now: EpochMillis) -> Result<SimShard, String> {
         let geometry = Geometry::new(&self.manifest, 0);
-        let saved = self.checkpoint.clone();
-        let (views, report) = recovery::recover(&geometry, &mut self, saved.as_deref())
-            .map_err(|error| error.to_string())?;
+        let Recovered { views, saved, report } =
+            recovery::recover(&geometry, &mut self).map_err(|error| error.to_string())?;
         self.epoch = self.epoch.max(views.covered.epoch) + 1;
         let start = Start {
             geometry,
@@ -158,6 +169,7 @@ impl SimDisk {
             commit_by: CommitBy::Durable,
             epoch: self.epoch,
             views,
+            saved,
             segments: self.segments.iter().map(|(&n, bytes)| (n, wide(bytes.len()))).collect(),
             now,
         };
@@ -173,9 +185,29 @@ impl SimDisk {
         })
     }
 
-    /// Drops the checkpoint, so that the next life rebuilds everything from the log.
+    /// Drops the checkpoints, so that the next life rebuilds everything from the log.
     pub fn lose_checkpoint(&mut self) {
-        self.checkpoint = None;
+        self.checkpoints = [const { None }; 2];
+    }
+
+    fn bytes(&self, file: FileId) -> Option<&Vec<u8>> {
+        match file {
+            FileId::Segment(ordinal) => self.segments.get(&ordinal),
+            FileId::Index => Some(&self.index),
+            FileId::Changes(n) => self.changes.get(index(u64::from(n))),
+        }
+    }
+
+    fn replace_checkpoint(&mut self, slot: u32, bytes: Vec<u8>) {
+        if let Some(checkpoint) = self.checkpoints.get_mut(index(u64::from(slot))) {
+            *checkpoint = Some(bytes);
+        }
+    }
+
+    fn recycle(&mut self, from: u64, to: u64) {
+        if let Some(bytes) = self.segments.remove(&from) {
+            self.segments.insert(to, bytes);
+        }
     }
 
     /// Flips one bit of a segment.
@@ -191,6 +223,8 @@ impl SimDisk {
         let bytes = match file {
             FileId::Segment(ordinal) => self.segments.entry(ordinal).or_default(),
             FileId::Index => &mut self.index,
+            FileId::Changes(0) => &mut self.changes[0],
+            FileId::Changes(_) => &mut self.changes[1],
         };
         let (start, end) = (index(at), index(at) + data.len());
         if bytes.len() < end {
@@ -272,25 +306,35 @@ impl SimShard {
                 (Ok(data.len()), None)
             }
             Op::Read { file, at, len, mut buffer, .. } => {
-                let bytes = match file {
-                    FileId::Segment(n) => self.disk.segments.get(&n).map(Vec::as_slice),
-                    FileId::Index => Some(self.disk.index.as_slice()),
-                };
+                let bytes = self.disk.bytes(file);
                 let bytes = bytes.and_then(|bytes| bytes.get(index(at)..)).unwrap_or_default();
                 let read = buffer.fill(bytes.get(..len.min(bytes.len())).unwrap_or_default());
                 (Ok(read), Some(buffer))
             }
-            Op::CreateSegment { .. } if self.full => {
+            Op::FreeSpace { .. } if self.full => {
                 self.disk.faults.disk_full += 1;
-                (Err(io::ErrorKind::StorageFull.into()), None)
+                (Ok(0), None)
             }
+            Op::FreeSpace { .. } => (Ok(usize::MAX / 2), None),
             Op::CreateSegment { ordinal, len, .. } => {
                 self.disk.segments.insert(ordinal, vec![0; index(len)]);
                 (Ok(0), None)
             }
-            Op::ReplaceCheckpoint { bytes, .. } => {
+            Op::RecycleSegment { from, to, .. } => {
+                self.disk.recycle(from, to);
+                (Ok(0), None)
+            }
+            Op::RemoveSegment { ordinal, .. } => {
+                self.disk.segments.remove(&ordinal);
+                (Ok(0), None)
+            }
+            Op::Discard { file, at, len, .. } => {
+                self.disk.write(file, at, &vec![0; index(len)]);
+                (Ok(0), None)
+            }
+            Op::ReplaceCheckpoint { slot, bytes, .. } => {
                 let len = bytes.len();
-                self.disk.checkpoint = Some(bytes);
+                self.disk.replace_checkpoint(slot, bytes);
                 (Ok(len), None)
             }
         };
@@ -309,8 +353,14 @@ impl SimShard {
                 Op::CreateSegment { ordinal, len, .. } if self.disk.random.one_in(2) => {
                     self.disk.segments.insert(ordinal, vec![0; index(len)]);
                 }
-                Op::ReplaceCheckpoint { bytes, .. } if self.disk.random.one_in(2) => {
-                    self.disk.checkpoint = Some(bytes);
+                Op::RecycleSegment { from, to, .. } if self.disk.random.one_in(2) => {
+                    self.disk.recycle(from, to);
+                }
+                Op::RemoveSegment { ordinal, .. } if self.disk.random.one_in(2) => {
+                    self.disk.segments.remove(&ordinal);
+                }
+                Op::ReplaceCheckpoint { slot, bytes, .. } if self.disk.random.one_in(2) => {
+                    self.disk.replace_checkpoint(slot, bytes);
                 }
                 _ => {}
             }

@@ -1,7 +1,7 @@
 //! A reader and a writer of big-endian fields that cannot run out of bounds.
 
 /// Takes fields from the front of a slice; `None` once the slice is too short.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 macro_rules! take_int {

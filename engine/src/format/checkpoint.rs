@@ -1,47 +1,90 @@
-//! The checkpoint: the views of a shard as of one group, so that opening reads only what follows.
+//! The checkpoint: how far the changes count, so that opening reads only what follows.
 //!
 #![doc = include_str!("../../format/checkpoint.md")]
 
-use std::collections::{BTreeMap, HashMap};
-
 use super::bytes::{Put, Reader};
-use super::index_block::QueueEntry;
-use crate::layout::{Geometry, GroupMap, Place};
-use crate::units::{EpochMillis, Sequence, narrow};
-use crate::view::facts::Facts;
-use crate::view::index::Index;
-use crate::view::queue::Queue;
-use crate::view::{Covered, QueueNo, Views};
+use crate::layout::{Geometry, Place};
+use crate::units::{EpochMillis, Sequence};
+use crate::view::Covered;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"RINGMQCP");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-pub(crate) fn encode(views: &Views, geometry: &Geometry) -> Vec<u8> {
-    let mut out = Vec::with_capacity(4096 + views.queues.len() * 128);
-    out.put_u64(MAGIC);
-    out.put_u32(VERSION);
-    out.put_u128(geometry.store());
-    out.put_u32(geometry.shard());
-    put_covered(&mut out, &views.covered);
-    out.put_u32(views.index.next_block());
-    out.put_u32(narrow(views.maps.len()));
-    for (&ordinal, map) in &views.maps {
-        out.put_u64(ordinal);
-        out.put_u64(map.end());
-        out.put_u32(narrow(map.starts().len()));
-        map.starts().iter().for_each(|&start| out.put_u32(start));
+/// What a checkpoint file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    /// Rises by one per checkpoint.
+    pub(crate) number: u64,
+    /// Replay goes on behind this group.
+    pub(crate) from: Covered,
+    /// Nothing in the checkpoint is newer than this group.
+    pub(crate) through: Covered,
+    pub(crate) first: u64,
+    pub(crate) trimmed: u64,
+    pub(crate) changes: ChangesEnd,
+    pub(crate) index_next: u64,
+    pub(crate) index_discarded: u64,
+}
+
+/// How much of which changes file counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChangesEnd {
+    /// 0 or 1.
+    pub(crate) file: u32,
+    pub(crate) generation: u64,
+    /// Bytes from the start of the file.
+    pub(crate) len: u64,
+}
+
+impl Checkpoint {
+    pub(crate) fn encode(&self, geometry: &Geometry) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
+        out.put_u64(MAGIC);
+        out.put_u32(VERSION);
+        out.put_u128(geometry.store());
+        out.put_u32(geometry.shard());
+        out.put_u64(self.number);
+        put_covered(&mut out, &self.from);
+        put_covered(&mut out, &self.through);
+        out.put_u64(self.first);
+        out.put_u64(self.trimmed);
+        out.put_u32(self.changes.file);
+        out.put_u64(self.changes.generation);
+        out.put_u64(self.changes.len);
+        out.put_u64(self.index_next);
+        out.put_u64(self.index_discarded);
+        out.put_u32(crate::crc::crc32c(&out));
+        out
     }
-    // Queues that are only opened, not committed, come again when their group is replayed.
-    let committed = || views.queues.iter().take_while(|queue| queue.is_committed());
-    out.put_u32(narrow(committed().count()));
-    committed().for_each(|queue| put_queue(&mut out, queue));
-    out.put_u32(narrow(views.facts.iter().len()));
-    for (key, value) in views.facts.iter() {
-        out.put_sized(key);
-        out.put_sized(value);
+
+    /// A sound checkpoint of this shard; `None` for any other bytes.
+    pub(crate) fn decode(bytes: &[u8], geometry: &Geometry) -> Option<Self> {
+        let (body, crc) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
+        if crate::crc::crc32c(body) != Reader::new(crc).u32()? {
+            return None;
+        }
+        let mut fields = Reader::new(body);
+        let ours = fields.u64()? == MAGIC
+            && fields.u32()? == VERSION
+            && fields.u128()? == geometry.store()
+            && fields.u32()? == geometry.shard();
+        let checkpoint = Self {
+            number: fields.u64()?,
+            from: take_covered(&mut fields)?,
+            through: take_covered(&mut fields)?,
+            first: fields.u64()?,
+            trimmed: fields.u64()?,
+            changes: ChangesEnd {
+                file: fields.u32()?,
+                generation: fields.u64()?,
+                len: fields.u64()?,
+            },
+            index_next: fields.u64()?,
+            index_discarded: fields.u64()?,
+        };
+        let whole = fields.rest().is_empty() && checkpoint.changes.file <= 1;
+        (ours && whole).then_some(checkpoint)
     }
-    out.put_u32(crate::crc::crc32c(&out));
-    out
 }
 
 fn put_covered(out: &mut Vec<u8>, covered: &Covered) {
@@ -54,52 +97,6 @@ fn put_covered(out: &mut Vec<u8>, covered: &Covered) {
     out.put_u64(covered.epoch);
 }
 
-fn put_queue(out: &mut Vec<u8>, queue: &Queue) {
-    out.put_u32(queue.incarnation());
-    out.put_sized(queue.key());
-    out.put_u64(queue.min());
-    let (from, blocks) = queue.blocks();
-    out.put_u64(from);
-    out.put_u32(narrow(blocks.len()));
-    blocks.iter().for_each(|&block| out.put_u32(block));
-    out.put_u32(narrow(queue.tail().len()));
-    queue.tail().iter().for_each(|entry| entry.put(out));
-}
-
-/// The views of a sound checkpoint of this shard; `None` for any other bytes.
-pub(crate) fn decode(bytes: &[u8], geometry: &Geometry) -> Option<Views> {
-    let (body, crc) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
-    if crate::crc::crc32c(body) != Reader::new(crc).u32()? {
-        return None;
-    }
-    let mut fields = Reader::new(body);
-    let ours = fields.u64()? == MAGIC
-        && fields.u32()? == VERSION
-        && fields.u128()? == geometry.store()
-        && fields.u32()? == geometry.shard();
-    if !ours {
-        return None;
-    }
-    let covered = take_covered(&mut fields)?;
-    let index = Index::restored(fields.u32()?);
-    let maps = take_maps(&mut fields)?;
-    let mut queues = Vec::new();
-    let mut by_key = HashMap::new();
-    for number in 0..fields.u32()? {
-        let queue = take_queue(&mut fields)?;
-        if !queue.key().is_empty() {
-            by_key.insert(queue.key().into(), QueueNo(number));
-        }
-        queues.push(queue);
-    }
-    let mut facts = Facts::default();
-    for _ in 0..fields.u32()? {
-        let key = fields.sized()?;
-        facts.apply(key, Some(fields.sized()?), covered.sequence);
-    }
-    Some(Views { covered, queues, by_key, facts, index, maps, unreadable: 0 })
-}
-
 fn take_covered(fields: &mut Reader<'_>) -> Option<Covered> {
     let sequence = Sequence::new(fields.u64()?);
     let header_crc = fields.u32()?;
@@ -109,26 +106,40 @@ fn take_covered(fields: &mut Reader<'_>) -> Option<Covered> {
     Some(Covered { sequence, header_crc, place, next, store_time, epoch: fields.u64()? })
 }
 
-fn take_maps(fields: &mut Reader<'_>) -> Option<BTreeMap<u64, GroupMap>> {
-    let mut maps = BTreeMap::new();
-    for _ in 0..fields.u32()? {
-        let ordinal = fields.u64()?;
-        let end = fields.u64()?;
-        let count = fields.u32()?;
-        let starts = (0..count).map(|_| fields.u32()).collect::<Option<Vec<_>>>()?;
-        maps.insert(ordinal, GroupMap::restored(starts, end));
-    }
-    Some(maps)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::manifest::Manifest;
 
-fn take_queue(fields: &mut Reader<'_>) -> Option<Queue> {
-    let incarnation = fields.u32()?;
-    let key = fields.sized()?;
-    let min = fields.u64()?;
-    let from = fields.u64()?;
-    let count = fields.u32()?;
-    let blocks = (0..count).map(|_| fields.u32()).collect::<Option<Vec<_>>>()?;
-    let count = fields.u32()?;
-    let tail = (0..count).map(|_| QueueEntry::take(fields)).collect::<Option<Vec<_>>>()?;
-    Some(Queue::restored(key, incarnation, min, (from, blocks), tail))
+    #[test]
+    fn a_checkpoint_reads_back_and_damage_is_noticed() {
+        let manifest = Manifest {
+            store: 9,
+            shards: 2,
+            segment_len: 1 << 20,
+            block_len: 512,
+            created_ms: 0,
+            budget_bytes: 1 << 30,
+        };
+        let geometry = Geometry::new(&manifest, 1);
+        let covered = Covered { sequence: Sequence::new(5), ..Covered::nothing(3) };
+        let checkpoint = Checkpoint {
+            number: 77,
+            from: covered,
+            through: Covered { sequence: Sequence::new(8), header_crc: 1, ..covered },
+            first: 2,
+            trimmed: 3,
+            changes: ChangesEnd { file: 1, generation: 4, len: 8192 },
+            index_next: 1 << 20,
+            index_discarded: 4096,
+        };
+        let mut bytes = checkpoint.encode(&geometry);
+        assert_eq!(Checkpoint::decode(&bytes, &geometry), Some(checkpoint));
+        assert_eq!(Checkpoint::decode(&bytes, &Geometry::new(&manifest, 0)), None);
+        for byte in 0..bytes.len() {
+            bytes[byte] ^= 1;
+            assert_eq!(Checkpoint::decode(&bytes, &geometry), None, "byte {byte}");
+            bytes[byte] ^= 1;
+        }
+    }
 }

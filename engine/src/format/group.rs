@@ -17,10 +17,14 @@ pub(crate) enum Kind {
     Message = 1,
     /// A key and its value, or the key's removal.
     Fact = 2,
-    /// A queue's key gets its number.
-    QueueOpen = 3,
+    /// A queue's number gets its key, and where the queue stands.
+    QueueState = 3,
     /// Nothing but its group's committed frontier.
     Note = 4,
+    /// A queue is gone.
+    QueueDeletion = 5,
+    /// Nothing lives in the segments below an ordinal.
+    Trim = 6,
 }
 
 impl Kind {
@@ -28,8 +32,10 @@ impl Kind {
         match byte {
             1 => Some(Self::Message),
             2 => Some(Self::Fact),
-            3 => Some(Self::QueueOpen),
+            3 => Some(Self::QueueState),
             4 => Some(Self::Note),
+            5 => Some(Self::QueueDeletion),
+            6 => Some(Self::Trim),
             _ => None,
         }
     }

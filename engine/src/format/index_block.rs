@@ -1,17 +1,51 @@
-//! The block of the queue index file: 200 entries of one queue.
+//! The blocks of the index file: entries of one queue, or ends of one segment.
 //!
 #![doc = include_str!("../../format/index_block.md")]
 
 use super::bytes::{Cursor, Put, Reader};
 use crate::crc::crc32c_of;
-use crate::units::{LogOffset, narrow};
+use crate::units::{LogOffset, Sequence, index, narrow};
 
-pub(crate) const BLOCK_LEN: usize = 4096;
-pub(crate) const BLOCK_ENTRIES: usize = 200;
-const MAGIC: u32 = u32::from_be_bytes(*b"RMQI");
-const CRC_AT: usize = 28;
-const ENTRIES_AT: usize = 32;
-const ENTRY_LEN: usize = 20;
+pub(crate) const HEADER_LEN: usize = 36;
+const CHECKED_LEN: usize = 32;
+const MAGIC: u32 = u32::from_be_bytes(*b"RMQB");
+
+/// What a block holds, and so how long its entries are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockKind {
+    /// Entries of a queue.
+    Entries = 1,
+    /// Where the queues that a segment has records of go on behind it.
+    Ends = 2,
+}
+
+impl BlockKind {
+    pub(crate) const fn entry_len(self) -> usize {
+        match self {
+            Self::Entries => 20,
+            Self::Ends => 12,
+        }
+    }
+
+    pub(crate) const fn block_len(self, count: usize) -> usize {
+        HEADER_LEN + count * self.entry_len()
+    }
+}
+
+/// What a block says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockHead {
+    pub(crate) kind: BlockKind,
+    pub(crate) owner: u32,
+    pub(crate) first: u64,
+    pub(crate) count: u32,
+}
+
+impl BlockHead {
+    pub(crate) fn len(&self) -> usize {
+        self.kind.block_len(index(u64::from(self.count)))
+    }
+}
 
 /// Where a record of a queue lies. Length 0: the record was damaged and cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,42 +68,64 @@ impl QueueEntry {
     }
 }
 
-/// Fills `dst` (one block) with entries of a queue.
-pub(crate) fn write(dst: &mut [u8], queue: u32, first: u64, covered: u64, entries: &[QueueEntry]) {
-    assert!(entries.len() <= BLOCK_ENTRIES, "a block holds at most {BLOCK_ENTRIES} entries");
-    dst.fill(0);
+/// Fills `dst`, which is as long as the block, with entries that `put` writes.
+pub(crate) fn write(
+    dst: &mut [u8],
+    head: &BlockHead,
+    covered: Sequence,
+    put: impl FnOnce(&mut Cursor<'_>),
+) {
+    assert_eq!(dst.len(), head.len(), "a block has exactly the room of its entries");
     let mut out = Cursor::new(dst);
     out.put_u32(MAGIC);
-    out.put_u32(queue);
-    out.put_u64(first);
-    out.put_u64(covered);
-    out.put_u32(narrow(entries.len()));
+    out.put_u32(head.kind as u32);
+    out.put_u32(head.owner);
+    out.put_u32(head.count);
+    out.put_u64(head.first);
+    out.put_u64(covered.get());
     out.put_u32(0);
-    for entry in entries {
-        entry.put(&mut out);
-    }
-    let crc = crate::crc::crc32c(dst);
-    Cursor::new(dst.get_mut(CRC_AT..).expect("a block has 4,096 bytes")).put_u32(crc);
+    put(&mut out);
+    let crc = checksum(dst).expect("the block has a header");
+    Cursor::new(dst.get_mut(CHECKED_LEN..).expect("the block has a header")).put_u32(crc);
 }
 
-/// True when the block is sound and belongs to that queue and offset.
-pub(crate) fn is_sound(block: &[u8], queue: u32, first: u64) -> bool {
+fn checksum(block: &[u8]) -> Option<u32> {
+    Some(crc32c_of(&[block.get(..CHECKED_LEN)?, block.get(HEADER_LEN..)?]))
+}
+
+/// True when the bytes are exactly this block, and sound.
+pub(crate) fn is_sound(block: &[u8], head: &BlockHead) -> bool {
     (|| {
-        let mut fields = Reader::new(block.get(..ENTRIES_AT)?);
-        let ours = fields.u32()? == MAGIC && fields.u32()? == queue && fields.u64()? == first;
+        let mut fields = Reader::new(block);
+        let ours = fields.u32()? == MAGIC
+            && fields.u32()? == head.kind as u32
+            && fields.u32()? == head.owner
+            && fields.u32()? == head.count
+            && fields.u64()? == head.first;
         fields.u64()?;
-        let counted = usize::try_from(fields.u32()?).ok()? <= BLOCK_ENTRIES;
-        let stored = fields.u32()?;
-        let crc = crc32c_of(&[block.get(..CRC_AT)?, &[0; 4], block.get(ENTRIES_AT..BLOCK_LEN)?]);
-        Some(ours && counted && crc == stored)
+        Some(ours && block.len() == head.len() && fields.u32()? == checksum(block)?)
     })()
     .unwrap_or(false)
 }
 
-/// Entry `n` of a block that [`is_sound`].
+/// Entry `n` of a block of queue entries that [`is_sound`].
 pub(crate) fn entry(block: &[u8], n: usize) -> Option<QueueEntry> {
-    let at = ENTRIES_AT + n * ENTRY_LEN;
-    QueueEntry::take(&mut Reader::new(block.get(at..at + ENTRY_LEN)?))
+    let at = HEADER_LEN + n * BlockKind::Entries.entry_len();
+    QueueEntry::take(&mut Reader::new(block.get(at..)?))
+}
+
+/// The entries of a block of ends that [`is_sound`]: queue number and first offset behind.
+pub(crate) fn ends(block: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
+    let entries = block.get(HEADER_LEN..).unwrap_or_default();
+    entries.chunks_exact(BlockKind::Ends.entry_len()).filter_map(|entry| {
+        let mut fields = Reader::new(entry);
+        Some((fields.u32()?, fields.u64()?))
+    })
+}
+
+/// A count of entries as it stands in a block.
+pub(crate) fn count(entries: usize) -> u32 {
+    narrow(entries)
 }
 
 #[cfg(test)]
@@ -77,17 +133,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_reads_back_and_names_its_queue() {
-        let entries: Vec<_> = (0..200)
+    fn a_block_reads_back_and_names_its_owner() {
+        let entries: Vec<_> = (0..170)
             .map(|n| QueueEntry { position: LogOffset::new(n * 100).unwrap(), len: 100, tag: -n })
             .collect();
-        let mut block = vec![1; BLOCK_LEN];
-        write(&mut block, 3, 400, 17, &entries);
-        assert!(is_sound(&block, 3, 400));
-        assert!(!is_sound(&block, 4, 400));
-        assert!(!is_sound(&block, 3, 401));
-        assert_eq!(entry(&block, 199), Some(entries[199]));
-        block[ENTRIES_AT + 7] ^= 1;
-        assert!(!is_sound(&block, 3, 400));
+        let head = BlockHead { kind: BlockKind::Entries, owner: 3, first: 400, count: 170 };
+        let mut block = vec![1; head.len()];
+        write(&mut block, &head, Sequence::new(17), |out| {
+            entries.iter().for_each(|entry| entry.put(out));
+        });
+        assert!(is_sound(&block, &head));
+        assert!(!is_sound(&block, &BlockHead { owner: 4, ..head }));
+        assert!(!is_sound(&block, &BlockHead { first: 401, ..head }));
+        assert!(!is_sound(&block, &BlockHead { count: 169, ..head }));
+        assert_eq!(entry(&block, 169), Some(entries[169]));
+        assert_eq!(entry(&block, 170), None);
+        for byte in 0..block.len() {
+            block[byte] ^= 1;
+            assert!(!is_sound(&block, &head), "byte {byte}");
+            block[byte] ^= 1;
+        }
+    }
+
+    #[test]
+    fn ends_read_back() {
+        let head = BlockHead { kind: BlockKind::Ends, owner: 0, first: 7, count: 2 };
+        let mut block = vec![0; head.len()];
+        write(&mut block, &head, Sequence::new(1), |out| {
+            for (queue, end) in [(5, 50), (6, 1 << 40)] {
+                out.put_u32(queue);
+                out.put_u64(end);
+            }
+        });
+        assert!(is_sound(&block, &head));
+        assert_eq!(ends(&block).collect::<Vec<_>>(), [(5, 50), (6, 1 << 40)]);
     }
 }

@@ -4,11 +4,11 @@
 
 use super::bytes::{Put, Reader};
 
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 /// FNV-1a over the topic's bytes, 32 bits. The name is stored, so that a change is noticed.
 pub(crate) const HASH_NAME: [u8; 16] = *b"fnv1a32\0\0\0\0\0\0\0\0\0";
 const MAGIC: u64 = u64::from_be_bytes(*b"RINGMQST");
-const CHECKED_LEN: usize = 76;
+const CHECKED_LEN: usize = 84;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
@@ -17,6 +17,8 @@ pub(crate) struct Manifest {
     pub(crate) segment_len: u64,
     pub(crate) block_len: u32,
     pub(crate) created_ms: i64,
+    /// What the store may take of the disk when nobody says otherwise.
+    pub(crate) budget_bytes: u64,
 }
 
 /// Why a manifest cannot be used.
@@ -26,6 +28,8 @@ pub(crate) enum ManifestError {
     Damaged,
     /// Written by a newer version with this format number or unknown features.
     Newer(u32),
+    /// Written by a version before the first release.
+    Older(u32),
     /// Queues are placed by a hash that this version does not know.
     UnknownHash,
 }
@@ -42,6 +46,7 @@ impl Manifest {
         out.put_u32(self.block_len);
         out.put(&HASH_NAME);
         out.put_i64(self.created_ms);
+        out.put_u64(self.budget_bytes);
         out.put_u32(crate::crc::crc32c(&out));
         out
     }
@@ -60,14 +65,17 @@ impl Manifest {
         if version > FORMAT_VERSION || features != 0 {
             return Err(ManifestError::Newer(version));
         }
+        if version < FORMAT_VERSION {
+            return Err(ManifestError::Older(version));
+        }
         let body = (|| {
             let manifest = (fields.u128()?, fields.u32()?, fields.u64()?, fields.u32()?);
             let hash = fields.bytes(16)?;
-            let created_ms = fields.i64()?;
+            let ends = (fields.i64()?, fields.u64()?);
             let sound = crate::crc::crc32c(bytes.get(..CHECKED_LEN)?) == fields.u32()?;
-            sound.then_some((manifest, hash, created_ms))
+            sound.then_some((manifest, hash, ends))
         })();
-        let ((store, shards, segment_len, block_len), hash, created_ms) =
+        let ((store, shards, segment_len, block_len), hash, (created_ms, budget_bytes)) =
             body.ok_or(ManifestError::Damaged)?;
         if hash != HASH_NAME {
             return Err(ManifestError::UnknownHash);
@@ -75,7 +83,7 @@ impl Manifest {
         if shards == 0 || block_len == 0 || segment_len == 0 {
             return Err(ManifestError::Damaged);
         }
-        Ok(Self { store, shards, segment_len, block_len, created_ms })
+        Ok(Self { store, shards, segment_len, block_len, created_ms, budget_bytes })
     }
 }
 
@@ -84,7 +92,14 @@ mod tests {
     use super::*;
 
     fn manifest() -> Manifest {
-        Manifest { store: 1 << 100, shards: 4, segment_len: 1 << 28, block_len: 512, created_ms: 5 }
+        Manifest {
+            store: 1 << 100,
+            shards: 4,
+            segment_len: 1 << 28,
+            block_len: 512,
+            created_ms: 5,
+            budget_bytes: 1 << 40,
+        }
     }
 
     #[test]
@@ -97,7 +112,9 @@ mod tests {
         let mut bytes = manifest().encode();
         bytes[11] = 9;
         assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Newer(9)));
-        for at in 20..80 {
+        bytes[11] = 1;
+        assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Older(1)));
+        for at in 20..88 {
             let mut bytes = manifest().encode();
             bytes[at] ^= 0x40;
             assert!(Manifest::decode(&bytes).is_err(), "byte {at}");

@@ -2,10 +2,14 @@
 //!
 #![doc = include_str!("../../format/payload.md")]
 
-use super::bytes::{Put, Reader};
+use super::bytes::{Cursor, Put, Reader};
+use crate::units::LogOffset;
 
 /// Keys of facts and queues. Longer ones are refused before anything is allocated.
 pub(crate) const KEY_LEN_MAX: usize = 4096;
+const STATE_FIELDS_LEN: usize = 24;
+pub(crate) const DELETION_LEN: usize = 8;
+pub(crate) const TRIM_LEN: usize = 8;
 
 pub(crate) fn fact(key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
     let mut out = Vec::with_capacity(5 + key.len() + value.map_or(0, <[u8]>::len));
@@ -23,14 +27,55 @@ pub(crate) fn parse_fact(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     Some((key, (!removed).then_some(fields.rest())))
 }
 
-pub(crate) fn queue_open(incarnation: u32, key: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(4 + key.len());
-    out.put_u32(incarnation);
-    out.put(key);
-    out
+/// What a queue's name is, and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueState<'a> {
+    /// Log position of the queue's first state.
+    pub(crate) incarnation: LogOffset,
+    pub(crate) next: u64,
+    pub(crate) min: u64,
+    pub(crate) key: &'a [u8],
 }
 
-pub(crate) fn parse_queue_open(bytes: &[u8]) -> Option<(u32, &[u8])> {
-    let mut fields = Reader::new(bytes);
-    Some((fields.u32()?, fields.rest()))
+impl<'a> QueueState<'a> {
+    pub(crate) fn len(&self) -> usize {
+        STATE_FIELDS_LEN + self.key.len()
+    }
+
+    /// Fills `dst`, which has exactly [`len`](Self::len) bytes.
+    pub(crate) fn write(&self, dst: &mut [u8]) {
+        let mut out = Cursor::new(dst);
+        out.put_i64(self.incarnation.get());
+        out.put_u64(self.next);
+        out.put_u64(self.min);
+        out.put(self.key);
+    }
+
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let mut fields = Reader::new(bytes);
+        Some(Self {
+            incarnation: LogOffset::new(fields.i64()?)?,
+            next: fields.u64()?,
+            min: fields.u64()?,
+            key: fields.rest(),
+        })
+    }
+}
+
+pub(crate) fn deletion(incarnation: LogOffset) -> [u8; DELETION_LEN] {
+    incarnation.get().to_be_bytes()
+}
+
+/// The incarnation that a deletion ends.
+pub(crate) fn parse_deletion(bytes: &[u8]) -> Option<LogOffset> {
+    LogOffset::new(Reader::new(bytes).i64()?)
+}
+
+pub(crate) fn trim(ordinal: u64) -> [u8; TRIM_LEN] {
+    ordinal.to_be_bytes()
+}
+
+/// The ordinal below which nothing lives.
+pub(crate) fn parse_trim(bytes: &[u8]) -> Option<u64> {
+    Reader::new(bytes).u64()
 }

@@ -3,13 +3,13 @@
 use super::{Shard, commit::PendingGroup};
 use crate::error::AppendError;
 use crate::format::group::{self, ENTRY_LEN, Entry, HEADER_LEN, Header, Kind};
-use crate::format::payload;
+use crate::format::payload::{self, QueueState};
 use crate::layout::Place;
 use crate::mem::ChunkTail;
 use crate::record::{Record, Stamp};
 use crate::units::{EpochMillis, LogOffset, QueueOffset, Sequence, narrow, wide};
 use crate::view::QueueNo;
-use crate::view::queue::Queue;
+use crate::view::queue::Slot;
 
 /// What an append was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,11 +87,36 @@ impl Shard {
             return Ok(queue);
         }
         check_key(key)?;
-        let number = narrow(self.views.queues.len());
-        self.append_own(Kind::QueueOpen, number, &payload::queue_open(1, key), now)?;
-        self.views.queues.push(Queue::opened(key, 1));
-        self.views.by_key.insert(key.into(), QueueNo(number));
-        Ok(QueueNo(number))
+        let number = self.views.next_number();
+        let len = QueueState { incarnation: LogOffset::START, next: 0, min: 0, key }.len();
+        let open = self.opened(len, 1, now)?;
+        let incarnation = open.end();
+        let state = QueueState { incarnation, next: 0, min: 0, key };
+        open.push(len, (Kind::QueueState, number, 0, 0), |_, dst| state.write(dst));
+        self.stats.records += 1;
+        Ok(self.views.open(key, incarnation))
+    }
+
+    /// Deletes a queue. From now on its key is free: a queue that is opened with it is another one,
+    /// which begins at offset 0 and never meets anything of this one. Readers of this one still get
+    /// its records until the deletion is committed; then its waiters are woken. Facts about the queue
+    /// are the caller's to remove.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append); [`AppendError::Deleted`] when the queue is deleted already.
+    pub fn delete_queue(
+        &mut self,
+        queue: QueueNo,
+        now: EpochMillis,
+    ) -> Result<Sequence, AppendError> {
+        let live = |slot| matches!(slot, Slot::Opened | Slot::Live);
+        let slot = self.views.queue(queue).filter(|queue| live(queue.slot));
+        let incarnation = slot.ok_or(AppendError::Deleted)?.incarnation();
+        let deletion = payload::deletion(incarnation.unwrap_or(LogOffset::START));
+        let sequence = self.append_own(Kind::QueueDeletion, queue.0, &deletion, now)?;
+        self.views.leave(queue);
+        Ok(sequence)
     }
 
     /// Appends records to a queue, all or none, back to back in one group.
@@ -111,8 +136,12 @@ impl Shard {
     ) -> Result<Appended, AppendError> {
         let len: usize = records.iter().map(Record::len).sum();
         self.confirm_queue(queue, now);
+        self.keep_reserve(len)?;
         self.ensure_open(len, records.len(), now)?;
         let slot = self.views.queue_mut(queue).expect("queues are opened before they are used");
+        if !matches!(slot.slot, Slot::Opened | Slot::Live) {
+            return Err(AppendError::Deleted);
+        }
         let first = slot.next();
         slot.advance(records.len());
         let open = self.open.as_mut().expect("ensured above");
@@ -140,17 +169,35 @@ impl Shard {
         (blocks * self.geometry.block_len()).saturating_sub(HEADER_LEN + ENTRY_LEN)
     }
 
+    /// Messages leave a part of the log to facts, unless more log is there behind it or on its way.
+    fn keep_reserve(&mut self, records_len: usize) -> Result<(), AppendError> {
+        let len = wide(self.geometry.padded(HEADER_LEN + ENTRY_LEN + records_len));
+        let place = self.place_for(self.geometry.padded(records_len));
+        let kept = self.poison.is_some() || self.segments.keeps_reserve(self.head, place, len);
+        if kept || self.more_is_coming() {
+            return Ok(());
+        }
+        self.starved = true;
+        self.prepare_more();
+        Err(self.refusal())
+    }
+
     /// Logs a queue's opening a second time, in another group: one damaged record must not cost the
     /// queue its name.
     fn confirm_queue(&mut self, queue: QueueNo, now: EpochMillis) {
-        let slot = self.views.queue_mut(queue).filter(|slot| !slot.key().is_empty());
-        if let Some(slot) = slot
-            && slot.take_confirmation()
-        {
-            let bytes = payload::queue_open(slot.incarnation(), slot.key());
-            // A refusal leaves the queue with one opening, as if this had never been tried.
-            let _ = self.append_own(Kind::QueueOpen, queue.0, &bytes, now);
-        }
+        let slot = self.views.queue_mut(queue);
+        let Some(slot) = slot.and_then(|slot| slot.take_confirmation().then_some(slot)) else {
+            return;
+        };
+        let (Some(incarnation), min, next) = (slot.incarnation(), slot.min(), slot.next()) else {
+            return;
+        };
+        let key: Box<[u8]> = slot.key().into();
+        let state = QueueState { incarnation, next, min, key: &key };
+        let mut bytes = vec![0; state.len()];
+        state.write(&mut bytes);
+        // A refusal leaves the queue with one state, as if this had never been tried.
+        let _ = self.append_own(Kind::QueueState, queue.0, &bytes, now);
     }
 
     /// Appends a fact, or its removal. It counts, and may be acknowledged, once
@@ -216,7 +263,7 @@ impl Shard {
         }
     }
 
-    fn append_own(
+    pub(super) fn append_own(
         &mut self,
         kind: Kind,
         queue: u32,
@@ -228,6 +275,17 @@ impl Shard {
         open.push(bytes.len(), (kind, queue, 0, 0), |_, dst| dst.copy_from_slice(bytes));
         self.stats.records += 1;
         Ok(self.appended.next())
+    }
+
+    /// The open group, with room for these records.
+    fn opened(
+        &mut self,
+        records_len: usize,
+        count: usize,
+        now: EpochMillis,
+    ) -> Result<&mut OpenGroup, AppendError> {
+        self.ensure_open(records_len, count, now)?;
+        Ok(self.open.as_mut().expect("ensured in the line before"))
     }
 
     /// Makes sure that a group is open which has room for these records.
@@ -258,11 +316,11 @@ impl Shard {
 
     fn open_group(&mut self, len_min: usize, now: EpochMillis) -> Result<(), AppendError> {
         let place = self.place_for(len_min);
-        let position = self.geometry.position(place).ok_or(AppendError::DiskFull)?;
+        let position = self.geometry.position(place).ok_or_else(|| self.disk_full())?;
         let prepared = self.segments.prepared(place);
         if prepared < len_min {
             self.prepare_more();
-            return Err(self.segments.refusal());
+            return Err(self.refusal());
         }
         let wanted = self.limits.group_bytes.min(prepared).max(len_min);
         let memory = self
@@ -295,10 +353,13 @@ impl Shard {
         }
     }
 
-    pub(super) fn may_have_room(&self) -> bool {
+    pub(super) fn may_have_room(&mut self) -> bool {
         let len = self.geometry.block_len();
         let place = self.place_for(len);
-        self.segments.prepared(place) >= len && self.tail.may_have_room(self.committed())
+        let reserved = !self.segments.keeps_reserve(self.head, place, wide(len));
+        self.segments.prepared(place) >= len
+            && (!reserved || self.more_is_coming())
+            && self.tail.may_have_room(self.committed())
     }
 
     /// Whether the device should get the open group now, although it is not full.

@@ -1,35 +1,204 @@
-//! Checkpoints: first the index blocks that they name, then the file itself.
+//! Checkpoints: what the views have learned goes to a changes file bit by bit, while the log goes on;
+//! then a small file says how far the changes count.
+//!
+//! A run takes what has changed since the last one, or everything when a generation of changes begins.
+//! Each turn tells a bounded part of it, so that no turn is long, and no memory is held for more than
+//! a few pieces. A queue is told as it is at that moment: replay, which goes on from where the run
+//! began, passes over what is known already (see `view`). The blocks of the index that the changes
+//! name are durable before the file that makes them count.
+//!
+//! A write that fails is tried again after a pause, at the same place: the run stands still until
+//! then, and the two checkpoints before it count on.
+//!
+//! Invariant: of the two changes files, a generation begins only in the one that no durable
+//! checkpoint names.
 
 use std::io;
 
 use super::{Purpose, Shard};
-use crate::format::checkpoint;
-use crate::format::index_block::BLOCK_LEN;
+use crate::format::changes::{self, PIECE_HEADER_LEN, PIECE_LEN};
+use crate::format::checkpoint::{ChangesEnd, Checkpoint};
+use crate::mem::{ChunkTail, RecordSlice};
 use crate::op::{FileId, Op};
-use crate::units::{EpochMillis, Sequence, wide};
+use crate::units::{EpochMillis, Sequence, index, wide};
+use crate::view::{Covered, QueueNo};
+
+/// What a turn tells at most, give or take one item.
+const STEP_BYTES: usize = 64 << 10;
+/// Queues and facts that a turn looks at.
+const STEP_ITEMS: usize = 1000;
+/// Writes under way for checkpoints and the index.
+const WRITES_MAX: usize = 4;
+/// After a failed write, the run goes on this much later.
+const RETRY_MS: i64 = 1000;
+/// A generation of changes is not given up before its file has this length.
+const GENERATION_LEN_MIN: u64 = 16 << 20;
+
+/// What stands in a checkpoint file that must not count.
+const VOID: &[u8] = b"void";
+
+/// What a durable checkpoint says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Durable {
+    pub(crate) number: u64,
+    /// Replay needs the segments from this ordinal on.
+    pub(crate) replay_ordinal: u64,
+    /// It names nothing of the index before this.
+    pub(crate) index_live: u64,
+    pub(crate) changes: ChangesEnd,
+}
+
+impl Durable {
+    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
+        Self {
+            number: checkpoint.number,
+            replay_ordinal: checkpoint.from.place.ordinal,
+            index_live: checkpoint.index_discarded,
+            changes: checkpoint.changes,
+        }
+    }
+}
+
+/// What recovery has found of checkpoints.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SavedCheckpoints {
+    /// By slot, those that may still be used.
+    pub(crate) slots: [Option<Durable>; 2],
+    /// The highest number seen.
+    pub(crate) number: u64,
+    /// Where changes go on, when the views came from a checkpoint, and the newest group that it had.
+    pub(crate) changes: Option<ChangesEnd>,
+    pub(crate) covered: Option<Sequence>,
+}
+
+/// A checkpoint that is being written.
+struct Run {
+    from: Covered,
+    first: u64,
+    index_live: u64,
+    trimmed: u64,
+    changes: ChangesEnd,
+    slot: u32,
+    queues: Left<u32>,
+    facts: Left<Box<[u8]>>,
+    segments: Vec<u64>,
+    /// Told, but not in a piece yet.
+    told: Vec<u8>,
+    /// Set once everything is told: what the newest item can know, and the index that it may name.
+    through: Option<(Covered, u64)>,
+    /// Writes of changes under way.
+    writes: usize,
+    /// The last step, the small file.
+    replacing: bool,
+}
+
+/// What a run still has to tell.
+enum Left<T> {
+    These(Vec<T>),
+    /// All behind this one.
+    AllBehind(Option<T>),
+    Nothing,
+}
 
 pub(super) struct CheckpointState {
+    saved: SavedCheckpoints,
     covered: Sequence,
     taken: EpochMillis,
     log_bytes: u64,
-    /// Index writes that must complete before the file may name their blocks.
-    writes: usize,
-    bytes: Option<Vec<u8>>,
-    running: bool,
-    failed: bool,
+    /// Length of the file when the generation had told everything once.
+    whole_len: u64,
+    run: Option<Run>,
+    index_writes: usize,
+    /// Writes that have failed, to be tried again.
+    failed: Vec<(u64, RecordSlice)>,
+    failed_file: Option<Vec<u8>>,
+    stalled_until: Option<EpochMillis>,
+    told: bool,
+    /// The index is damaged: no checkpoint counts any more, and the next opening rebuilds the views.
+    distrusted: bool,
+    /// Checkpoint files that are being emptied for it.
+    emptying: usize,
 }
 
 impl CheckpointState {
-    pub(super) fn new(now: EpochMillis, covered: Sequence) -> Self {
+    pub(super) fn new(now: EpochMillis, covered: Sequence, saved: SavedCheckpoints) -> Self {
         Self {
+            saved,
             covered,
             taken: now,
             log_bytes: 0,
-            writes: 0,
-            bytes: None,
-            running: false,
-            failed: false,
+            whole_len: saved.changes.map_or(0, |changes| changes.len),
+            run: None,
+            index_writes: 0,
+            failed: Vec::new(),
+            failed_file: None,
+            stalled_until: None,
+            told: false,
+            distrusted: false,
+            emptying: 0,
         }
+    }
+
+    /// The lowest ordinal of a segment that one of two durable checkpoints may need for its replay;
+    /// 0 as long as there are not two.
+    pub(super) fn replay_ordinal(&self) -> u64 {
+        self.both(|durable| durable.replay_ordinal)
+    }
+
+    /// No durable checkpoint names anything of the index before this; 0 as long as there are not two.
+    pub(super) fn index_live(&self) -> u64 {
+        self.both(|durable| durable.index_live)
+    }
+
+    fn both(&self, of: impl Fn(&Durable) -> u64) -> u64 {
+        let [one, other] = &self.saved.slots;
+        one.as_ref().zip(other.as_ref()).map_or(0, |(one, other)| of(one).min(of(other)))
+    }
+
+    /// No checkpoint can be written now.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled_until.is_some() || self.distrusted
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// Bytes of the changes files.
+    pub(super) fn changes_len(&self) -> u64 {
+        let len = |durable: &Option<Durable>| durable.map_or(0, |durable| durable.changes.len);
+        self.saved.slots.iter().map(len).max().unwrap_or(0)
+    }
+
+    /// The file for a generation that begins now, if one is free.
+    fn free_file(&self) -> Option<u32> {
+        let taken = |file: u32| {
+            self.saved.slots.iter().flatten().any(|durable| durable.changes.file == file)
+        };
+        [0, 1].into_iter().find(|&file| !taken(file))
+    }
+
+    /// Where the changes of a run go, and whether they tell everything.
+    fn destination(&self, epoch: u64) -> (ChangesEnd, bool) {
+        let grown = |changes: &ChangesEnd| {
+            changes.len > GENERATION_LEN_MIN.max(self.whole_len.saturating_mul(3))
+        };
+        let generation = |file| {
+            // Unique in the shard's life, as the epoch is.
+            let number = self.saved.number.wrapping_add(1);
+            ChangesEnd { file, generation: epoch.rotate_left(32) ^ number, len: 0 }
+        };
+        match (self.saved.changes, self.free_file()) {
+            (Some(changes), None) => (changes, false),
+            (Some(changes), Some(_)) if !grown(&changes) => (changes, false),
+            (Some(_) | None, file) => (generation(file.unwrap_or(0)), true),
+        }
+    }
+
+    /// The slot of the older checkpoint.
+    fn next_slot(&self) -> u32 {
+        let [one, other] = self.saved.slots.map(|durable| durable.map(|durable| durable.number));
+        u32::from(one > other)
     }
 }
 
@@ -41,82 +210,360 @@ impl Shard {
         if grown || old {
             self.start_checkpoint(now);
         }
+        self.drive_checkpoint(now);
     }
 
     /// Starts a checkpoint of everything that is committed, unless one is running or nothing has
     /// changed since the last one.
     pub fn start_checkpoint(&mut self, now: EpochMillis) {
-        let covered = self.committed();
-        if self.checkpoint.running || self.poison.is_some() || covered == self.checkpoint.covered {
-            return;
+        if self.checkpoint.covered != self.committed() {
+            self.begin_checkpoint(now);
         }
-        self.checkpoint = CheckpointState {
-            covered,
-            taken: now,
-            log_bytes: self.stats.log_bytes,
-            writes: 0,
-            bytes: Some(checkpoint::encode(&self.views, &self.geometry)),
-            running: true,
-            failed: false,
-        };
-        for (first, data) in self.views.index.take_unwritten() {
-            let id = self.op(Purpose::IndexWrite { first });
-            let at = u64::from(first) * wide(BLOCK_LEN);
-            self.ops.push_back(Op::Write { id, file: FileId::Index, at, data });
-            self.checkpoint.writes += 1;
-        }
-        self.replace_checkpoint();
     }
 
-    pub(super) fn index_written(
+    /// As [`start_checkpoint`](Self::start_checkpoint), but also when nothing has changed.
+    pub(super) fn begin_checkpoint(&mut self, now: EpochMillis) {
+        let unfinished = self.views.ends.unfinished().is_some();
+        let nothing = self.committed() == Sequence::default() || self.checkpoint.distrusted;
+        if self.checkpoint.is_running() || self.poison.is_some() || unfinished || nothing {
+            return;
+        }
+        let (changes, whole) = self.checkpoint.destination(self.epoch);
+        let changed = std::mem::take(&mut self.views.changed);
+        let changed_facts = self.views.facts.take_changed();
+        let changed_segments = std::mem::take(&mut self.views.changed_segments);
+        let newest = self.views.covered.place.ordinal;
+        let segments = if whole {
+            self.views.maps.keys().copied().collect()
+        } else {
+            changed_segments.into_iter().chain([newest]).collect()
+        };
+        self.checkpoint.run = Some(Run {
+            from: self.views.covered,
+            first: self.views.first,
+            index_live: self.views.index_live_from(self.views.first),
+            trimmed: self.views.trimmed,
+            changes,
+            slot: self.checkpoint.next_slot(),
+            queues: if whole { Left::AllBehind(None) } else { Left::These(changed) },
+            facts: if whole { Left::AllBehind(None) } else { Left::These(changed_facts) },
+            segments,
+            told: Vec::new(),
+            through: None,
+            writes: 0,
+            replacing: false,
+        });
+        self.checkpoint.taken = now;
+        self.checkpoint.log_bytes = self.stats.log_bytes;
+    }
+
+    /// Takes the next steps of the run, and writes what the index has ready.
+    pub(super) fn drive_checkpoint(&mut self, now: EpochMillis) {
+        if self.poison.is_some() {
+            return;
+        }
+        if self.checkpoint.stalled_until.is_some_and(|until| until > now) {
+            return;
+        }
+        self.checkpoint.stalled_until = None;
+        self.write_index();
+        let failed = std::mem::take(&mut self.checkpoint.failed);
+        for (at, data) in failed {
+            self.write_changes(at, data);
+        }
+        if let Some(bytes) = self.checkpoint.failed_file.take() {
+            self.replace_checkpoint(bytes);
+        }
+        let Some(run) = &self.checkpoint.run else { return };
+        if run.through.is_none() && run.writes < WRITES_MAX {
+            self.tell(STEP_ITEMS);
+            self.write_index();
+        }
+        self.finish_run();
+    }
+
+    /// Before the log goes on by a second segment since the run began, the run tells all the rest:
+    /// what it says of queues rests on their being at most one segment further.
+    pub(super) fn hurry_checkpoint(&mut self, ordinal: u64) {
+        let behind = |run: &Run| run.through.is_none() && run.from.place.ordinal + 1 < ordinal;
+        while self.checkpoint.run.as_ref().is_some_and(behind) {
+            self.tell(usize::MAX);
+        }
+    }
+
+    /// Tells a part of what is left.
+    fn tell(&mut self, items_max: usize) {
+        let Some(mut run) = self.checkpoint.run.take() else { return };
+        let mut items = 0;
+        while items < items_max && run.told.len() < STEP_BYTES {
+            items += 1;
+            let more = self.tell_segment(&mut run)
+                || self.tell_queue(&mut run)
+                || self.tell_fact(&mut run);
+            if !more {
+                run.through = Some((self.views.covered, self.views.index.end_page()));
+                break;
+            }
+        }
+        self.cut_pieces(&mut run);
+        self.checkpoint.run = Some(run);
+    }
+
+    fn tell_segment(&mut self, run: &mut Run) -> bool {
+        let Some(ordinal) = run.segments.pop() else { return false };
+        if let (Some(map), Some(ends)) =
+            (self.views.maps.get(&ordinal), self.views.ends.segment(ordinal))
+        {
+            changes::put_segment(&mut run.told, ordinal, map, ends);
+        }
+        true
+    }
+
+    fn tell_queue(&mut self, run: &mut Run) -> bool {
+        let number = match &mut run.queues {
+            Left::These(numbers) => numbers.pop(),
+            Left::AllBehind(last) => {
+                let number = last.map_or(0, |last| last + 1);
+                *last = Some(number);
+                (index(u64::from(number)) < self.views.queues.len()).then_some(number)
+            }
+            Left::Nothing => return false,
+        };
+        let Some(number) = number else {
+            run.queues = Left::Nothing;
+            return true;
+        };
+        if let Some(queue) = self.views.queue_mut(QueueNo(number)) {
+            queue.changed = false;
+            changes::put_queue(&mut run.told, number, queue, run.changes.generation);
+        }
+        true
+    }
+
+    fn tell_fact(&mut self, run: &mut Run) -> bool {
+        let key = match &mut run.facts {
+            Left::These(keys) => keys.pop(),
+            Left::AllBehind(last) => {
+                let next = self.views.facts.behind(last.as_deref()).next();
+                let next: Option<Box<[u8]>> = next.map(|(key, _)| key.into());
+                last.clone_from(&next);
+                next
+            }
+            Left::Nothing => return false,
+        };
+        let Some(key) = key else {
+            run.facts = Left::Nothing;
+            return true;
+        };
+        changes::put_fact(&mut run.told, &key, self.views.facts.state(&key));
+        self.views.facts.note_saved(&key);
+        true
+    }
+
+    /// Cuts what was told into pieces; the last one when everything is told.
+    fn cut_pieces(&mut self, run: &mut Run) {
+        const ROOM: usize = PIECE_LEN - PIECE_HEADER_LEN;
+        let mut from = 0;
+        while run.told.len() - from >= ROOM || (run.through.is_some() && run.told.len() > from) {
+            let payload = run.told.get(from..).unwrap_or_default();
+            let payload = payload.get(..ROOM).unwrap_or(payload);
+            from += payload.len();
+            let mut piece = ChunkTail::alone(PIECE_HEADER_LEN + payload.len());
+            let at = run.changes.len;
+            let dst = piece.buffer();
+            dst.get_mut(PIECE_HEADER_LEN..PIECE_HEADER_LEN + payload.len())
+                .expect("the piece was made for it")
+                .copy_from_slice(payload);
+            let generation = run.changes.generation;
+            let padded = changes::seal_piece(dst, payload.len(), &self.geometry, generation, at);
+            run.changes.len += wide(padded);
+            run.writes += 1;
+            let id = self.op(Purpose::Changes { at, data: piece.freeze(padded) });
+            self.push_changes_write(id, run.changes.file, at);
+        }
+        run.told.drain(..from);
+    }
+
+    fn write_changes(&mut self, at: u64, data: RecordSlice) {
+        let Some(run) = &mut self.checkpoint.run else { return };
+        run.writes += 1;
+        let file = run.changes.file;
+        let id = self.op(Purpose::Changes { at, data });
+        self.push_changes_write(id, file, at);
+    }
+
+    fn push_changes_write(&mut self, id: crate::op::OpId, file: u32, at: u64) {
+        let Some(Purpose::Changes { data, .. }) = self.purposes.get(index(id.0)) else { return };
+        let data = data.clone();
+        self.ops.push_back(Op::Write { id, file: FileId::Changes(file), at, data });
+    }
+
+    fn write_index(&mut self) {
+        let run = self.checkpoint.run.as_ref();
+        let page_end = run.and_then(|run| run.through).map_or(0, |(_, page_end)| page_end);
+        while self.checkpoint.index_writes < WRITES_MAX {
+            let Some(stretch) = self.views.index.take_unwritten(page_end) else { return };
+            self.checkpoint.index_writes += 1;
+            let id = self.op(Purpose::IndexWrite { at: stretch.at });
+            let (at, data) = (stretch.at, stretch.bytes);
+            self.ops.push_back(Op::Write { id, file: FileId::Index, at, data });
+        }
+    }
+
+    pub(super) fn changes_written(
         &mut self,
-        first: u32,
+        (at, data): (u64, RecordSlice),
         result: io::Result<usize>,
         now: EpochMillis,
     ) {
-        self.checkpoint.writes -= 1;
-        self.views.index.written(first, result.is_ok());
-        if let Err(cause) = result {
-            // The blocks stay in memory and are written again; until then no checkpoint names them.
-            self.checkpoint.bytes = None;
-            self.give_checkpoint_up(&cause, now);
+        if let Some(run) = &mut self.checkpoint.run {
+            run.writes -= 1;
         }
-        self.replace_checkpoint();
+        if let Err(cause) = result {
+            self.checkpoint.failed.push((at, data));
+            self.stall(&cause, now);
+        }
+        self.drive_checkpoint(now);
     }
 
-    fn replace_checkpoint(&mut self) {
-        if self.checkpoint.writes > 0 {
+    pub(super) fn index_written(&mut self, at: u64, result: io::Result<usize>, now: EpochMillis) {
+        self.checkpoint.index_writes -= 1;
+        self.views.index.written(at, result.is_ok());
+        if let Err(cause) = result {
+            self.stall(&cause, now);
+        }
+        self.drive_checkpoint(now);
+    }
+
+    /// The previous checkpoints still stand, so only the next opening takes longer.
+    fn stall(&mut self, cause: &io::Error, now: EpochMillis) {
+        if !std::mem::replace(&mut self.checkpoint.told, true) {
+            tracing::warn!(shard = self.geometry.shard(), %cause, "checkpoint not written");
+        }
+        self.checkpoint.stalled_until = Some(EpochMillis::new(now.get().saturating_add(RETRY_MS)));
+    }
+
+    /// When all that a checkpoint names is durable, the file that makes it count follows.
+    fn finish_run(&mut self) {
+        let Some(run) = &mut self.checkpoint.run else { return };
+        let Some((through, index_next)) = run.through else { return };
+        let waits = run.writes > 0 || run.replacing || !self.checkpoint.failed.is_empty();
+        if waits || !self.views.index.is_written(index_next) {
             return;
         }
-        match self.checkpoint.bytes.take() {
-            Some(bytes) => {
-                let id = self.op(Purpose::Checkpoint);
-                self.ops.push_back(Op::ReplaceCheckpoint { id, bytes });
-            }
-            None => self.checkpoint.running = false,
+        run.replacing = true;
+        let checkpoint = Checkpoint {
+            number: self.checkpoint.saved.number + 1,
+            from: run.from,
+            through,
+            first: run.first,
+            trimmed: run.trimmed,
+            changes: run.changes,
+            index_next,
+            index_discarded: self.views.index.discarded(),
+        };
+        let bytes = checkpoint.encode(&self.geometry);
+        self.replace_checkpoint(bytes);
+    }
+
+    fn replace_checkpoint(&mut self, bytes: Vec<u8>) {
+        let Some(run) = &self.checkpoint.run else { return };
+        let slot = run.slot;
+        let id = self.op(Purpose::Checkpoint { bytes: bytes.clone() });
+        self.ops.push_back(Op::ReplaceCheckpoint { id, slot, bytes });
+    }
+
+    pub(super) fn checkpoint_written(
+        &mut self,
+        bytes: Vec<u8>,
+        result: io::Result<usize>,
+        now: EpochMillis,
+    ) {
+        if let Err(cause) = result {
+            self.checkpoint.failed_file = Some(bytes);
+            self.stall(&cause, now);
+            return;
+        }
+        let Some(run) = self.checkpoint.run.take() else { return };
+        let state = &mut self.checkpoint;
+        state.saved.number += 1;
+        let begun = state.saved.changes.map(|changes| changes.generation);
+        if begun != Some(run.changes.generation) {
+            state.whole_len = run.changes.len;
+        }
+        state.saved.changes = Some(run.changes);
+        let durable = Durable {
+            number: state.saved.number,
+            replay_ordinal: run.from.place.ordinal,
+            index_live: run.index_live,
+            changes: run.changes,
+        };
+        if let Some(slot) = state.saved.slots.get_mut(index(u64::from(run.slot))) {
+            *slot = Some(durable);
+        }
+        state.covered = run.from.sequence;
+        state.taken = now;
+        state.told = false;
+        self.stats.checkpoints += 1;
+        self.discard_index();
+        self.retain(now);
+    }
+
+    /// A block of the index is not what was written there. The log has everything that the index has,
+    /// so the next opening rebuilds the views from it.
+    pub(super) fn distrust_checkpoints(&mut self) {
+        if std::mem::replace(&mut self.checkpoint.distrusted, true) {
+            return;
+        }
+        tracing::error!(
+            shard = self.geometry.shard(),
+            "the index is damaged: some records cannot be read until the store is opened again"
+        );
+        self.checkpoint.run = None;
+        self.checkpoint.failed.clear();
+        self.checkpoint.saved.slots = [None; 2];
+        for slot in [0, 1] {
+            self.checkpoint.emptying += 1;
+            let id = self.op(Purpose::Empty);
+            self.ops.push_back(Op::ReplaceCheckpoint { id, slot, bytes: VOID.to_vec() });
         }
     }
 
-    /// The previous checkpoint still stands, so only the next opening takes longer.
-    fn give_checkpoint_up(&mut self, cause: &io::Error, now: EpochMillis) {
-        tracing::warn!(shard = self.geometry.shard(), %cause, "checkpoint not written");
-        self.checkpoint.failed = true;
-        self.checkpoint.covered = Sequence::default();
-        self.checkpoint.taken = now;
-    }
-
-    pub(super) fn checkpoint_written(&mut self, result: io::Result<usize>, now: EpochMillis) {
-        self.checkpoint.running = false;
-        self.checkpoint.taken = now;
-        match result {
-            Ok(_) => self.stats.checkpoints += 1,
-            Err(cause) => self.give_checkpoint_up(&cause, now),
-        }
+    pub(super) fn checkpoint_emptied(&mut self) {
+        self.checkpoint.emptying -= 1;
     }
 
     /// True when a checkpoint covers everything that is committed, or none can be written.
     pub fn is_checkpointed(&self) -> bool {
-        let covered = self.checkpoint.covered == self.committed() && !self.checkpoint.running;
-        covered || self.checkpoint.failed || self.poison.is_some()
+        let covered = self.checkpoint.covered == self.committed() && !self.checkpoint.is_running();
+        let given_up = self.checkpoint.is_stalled() || self.poison.is_some();
+        self.checkpoint.emptying == 0 && (covered || given_up)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn durable(number: u64, file: u32) -> Durable {
+        let changes = ChangesEnd { file, generation: 1, len: 1 << 30 };
+        Durable { number, replay_ordinal: number, index_live: 0, changes }
+    }
+
+    #[test]
+    fn a_generation_never_begins_in_a_file_that_a_checkpoint_names() {
+        let mut saved = SavedCheckpoints::default();
+        let state = |saved| CheckpointState::new(EpochMillis::new(0), Sequence::default(), saved);
+        assert!(state(saved).destination(1).1, "the first one tells everything");
+        saved.changes = Some(ChangesEnd { file: 1, generation: 1, len: 1 << 30 });
+        saved.slots = [Some(durable(7, 0)), Some(durable(8, 1))];
+        let mut grown = state(saved);
+        grown.whole_len = 1;
+        assert_eq!(grown.destination(1), (saved.changes.unwrap(), false));
+        assert_eq!((grown.next_slot(), grown.replay_ordinal()), (0, 7));
+        grown.saved.slots = [Some(durable(9, 1)), Some(durable(8, 1))];
+        let (changes, whole) = grown.destination(1);
+        assert_eq!((changes.file, changes.len, whole), (0, 0, true));
+        assert_eq!(grown.next_slot(), 1);
     }
 }

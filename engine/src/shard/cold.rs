@@ -12,7 +12,6 @@ use std::sync::Arc;
 use super::{Purpose, Shard};
 use crate::error::ReadError;
 use crate::format::group::{Group, Header};
-use crate::format::index_block::BLOCK_LEN;
 use crate::layout::Place;
 use crate::mem::{Chunk, ChunkTail, RecordSlice, Region};
 use crate::op::{FileId, Op, ReadBuffer};
@@ -65,9 +64,6 @@ pub(super) struct Cold {
     loading: HashMap<ChunkKey, Vec<u64>>,
     /// A read that failed, for the next look-up of its chunk.
     failed: Option<(ChunkKey, ReadError)>,
-    index_loading: Vec<(u32, Vec<u64>)>,
-    /// A stretch of the queue index that could not be read, for its next look-up.
-    index_failed: Option<(u32, String)>,
 }
 
 impl Cold {
@@ -79,6 +75,11 @@ impl Cold {
     /// Whether the device is being read.
     pub(super) fn is_loading(&self) -> bool {
         !self.loading.is_empty()
+    }
+
+    /// Whether a segment is being read.
+    pub(super) fn is_loading_of(&self, ordinal: u64) -> bool {
+        self.loading.keys().any(|key| key.ordinal == ordinal)
     }
 
     fn insert(&mut self, key: ChunkKey, chunk: ColdChunk, budget: usize) {
@@ -292,57 +293,6 @@ impl Shard {
             header.is_some_and(|(header, _)| self.is_at(&header, position.plus(*at)))
         };
         (block_len..bytes.len()).step_by(block_len).find(is_group).unwrap_or(bytes.len())
-    }
-
-    /// The block of the queue index with this number.
-    pub(super) fn index_block(&mut self, block: u32, token: u64) -> Result<RecordSlice, Miss> {
-        if let Some(slice) = self.views.index.block(block) {
-            return Ok(slice.clone());
-        }
-        let (first, len) = self.views.index.stretch(block);
-        if let Some((_, cause)) = self.cold.index_failed.take_if(|(failed, _)| *failed == first) {
-            return Err(Miss::Failed(ReadError::Io(cause)));
-        }
-        let loading = self.cold.index_loading.iter_mut().find(|(start, _)| *start == first);
-        if let Some((_, tokens)) = loading {
-            tokens.push(token);
-            return Err(Miss::Pending);
-        }
-        self.cold.index_loading.push((first, vec![token]));
-        let id = self.op(Purpose::IndexRead { first, block });
-        let buffer = ReadBuffer(ChunkTail::alone(len));
-        let at = u64::from(first) * wide(BLOCK_LEN);
-        self.ops.push_back(Op::Read { id, file: FileId::Index, at, len, buffer });
-        Err(Miss::Pending)
-    }
-
-    pub(super) fn index_read(
-        &mut self,
-        first: u32,
-        block: u32,
-        result: io::Result<usize>,
-        buffer: Option<ReadBuffer>,
-    ) {
-        let Some(at) = self.cold.index_loading.iter().position(|(start, _)| *start == first) else {
-            return;
-        };
-        let (_, tokens) = self.cold.index_loading.swap_remove(at);
-        let wanted = (index(u64::from(block - first)) + 1) * BLOCK_LEN;
-        let failed = match (result, buffer) {
-            (Ok(len), Some(ReadBuffer(mut memory))) if len >= wanted => {
-                // The newest blocks may not be in the file yet.
-                let whole = len / BLOCK_LEN * BLOCK_LEN;
-                self.views.index.loaded(first, &memory.freeze(whole));
-                None
-            }
-            (Ok(len), _) => Some(format!("the queue index ends {len} bytes behind block {first}")),
-            (Err(cause), _) => Some(format!("reading the queue index failed: {cause}")),
-        };
-        if let Some(cause) = failed {
-            tracing::error!(shard = self.geometry.shard(), cause, "the queue index is damaged");
-            self.cold.index_failed = Some((first, cause));
-        }
-        self.ready.extend(tokens);
     }
 }
 

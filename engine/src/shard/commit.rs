@@ -100,6 +100,7 @@ impl Shard {
             let Some(group) = self.pending.pop_front() else { return };
             self.noted = self.noted.max(group.header.committed);
             let parsed = Group::trusted(&group.data, group.header, group.header_crc);
+            self.hurry_checkpoint(group.place.ordinal);
             self.views.apply(&parsed, group.place, group.data.len(), false, &mut self.woken);
         }
     }
@@ -143,18 +144,12 @@ impl Shard {
 
     /// What appends have changed ahead of the commit goes back, then what is kept is counted anew.
     fn take_views_back(&mut self) {
-        let views = &mut self.views;
-        views.facts.take_back();
-        while views.queues.last().is_some_and(|queue| !queue.is_committed()) {
-            if let Some(queue) = views.queues.pop() {
-                views.by_key.remove(queue.key());
-            }
-        }
-        views.queues.iter_mut().for_each(crate::view::queue::Queue::take_back);
+        self.retention.start_over();
+        self.views.take_back();
         for group in &self.pending {
             let parsed = Group::trusted(&group.data, group.header, group.header_crc);
             for record in parsed.records() {
-                views.reappend(&record, group.header.sequence);
+                self.views.reappend(&record, group.header.sequence);
             }
         }
     }

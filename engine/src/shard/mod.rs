@@ -12,11 +12,13 @@
 //! Elsewhere: group layout in `format::group`, replay in `recovery`, files in `driver`.
 
 mod append;
+mod blocks;
 mod checkpoint;
 mod cold;
 mod commit;
 mod prepare;
 mod read;
+mod retention;
 mod tail;
 
 use std::collections::VecDeque;
@@ -24,18 +26,23 @@ use std::collections::VecDeque;
 use slab::Slab;
 
 pub use append::Appended;
+pub(crate) use checkpoint::{Durable, SavedCheckpoints};
 pub use read::{ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, StoreTime, StoredRecord};
+pub use retention::{Hold, Trimmed};
 
 use crate::layout::{Geometry, Place};
+use crate::mem::RecordSlice;
 use crate::op::{Completion, Op, OpId};
 use crate::units::{EpochMillis, LogOffset, QueueOffset, Sequence, index, wide};
 use crate::view::queue::TagFilter;
 use crate::view::{QueueNo, Views};
 use append::OpenGroup;
+use blocks::BlockReads;
 use checkpoint::CheckpointState;
 use cold::{ChunkKey, Cold};
 use commit::PendingGroup;
 use prepare::Segments;
+use retention::Retention;
 pub(crate) use tail::Tail;
 
 /// How much memory a shard may use, and when it writes checkpoints.
@@ -47,6 +54,8 @@ pub struct ShardLimits {
     pub large_bytes: usize,
     /// Bytes for parts of the log that were read back from the device.
     pub cold_bytes: usize,
+    /// Bytes for queue entries that are not in blocks of the index yet.
+    pub view_bytes: usize,
     /// Bytes at which a group closes although more input waits.
     pub group_bytes: usize,
     /// Writes in flight at once.
@@ -55,6 +64,11 @@ pub struct ShardLimits {
     pub checkpoint_bytes: u64,
     /// Milliseconds after which a checkpoint is due when anything changed.
     pub checkpoint_ms: u64,
+    /// Bytes that the shard may take of the disk. At least four segments. A store sets it from its
+    /// own budget.
+    pub disk_bytes: u64,
+    /// Milliseconds after which a sealed segment is recycled, counted from its newest record.
+    pub age_ms: u64,
 }
 
 impl Default for ShardLimits {
@@ -63,10 +77,13 @@ impl Default for ShardLimits {
             tail_bytes: 64 << 20,
             large_bytes: 64 << 20,
             cold_bytes: 64 << 20,
+            view_bytes: 64 << 20,
             group_bytes: 512 << 10,
             writes_in_flight: 4,
-            checkpoint_bytes: 512 << 20,
+            checkpoint_bytes: 256 << 20,
             checkpoint_ms: 10_000,
+            disk_bytes: u64::MAX,
+            age_ms: u64::MAX,
         }
     }
 }
@@ -108,6 +125,8 @@ pub struct ShardStats {
     pub unreadable: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
+    /// Segments that retention has taken from the log.
+    pub segments_recycled: u64,
 }
 
 /// What an operation was for, until it completes.
@@ -116,9 +135,15 @@ enum Purpose {
     Create { ordinal: u64 },
     Zero { ordinal: u64, end: u64 },
     Cold { key: ChunkKey, from: u64 },
-    IndexRead { first: u32, block: u32 },
-    IndexWrite { first: u32 },
-    Checkpoint,
+    FreeSpace,
+    Recycle { from: u64, to: u64 },
+    Remove { ordinal: u64 },
+    Discard,
+    Empty,
+    IndexRead { from: u64, wanted: usize },
+    IndexWrite { at: u64 },
+    Changes { at: u64, data: RecordSlice },
+    Checkpoint { bytes: Vec<u8> },
 }
 
 /// One shard of a store: appends, completions and the end of input go in, operations and answers come
@@ -144,6 +169,8 @@ pub struct Shard {
     cold: Cold,
     segments: Segments,
     views: Views,
+    blocks: BlockReads,
+    retention: Retention,
     checkpoint: CheckpointState,
     /// The newest group that holds more than a note, and the frontier that a durable header names.
     last_data: Sequence,
@@ -166,6 +193,7 @@ pub(crate) struct Start {
     pub(crate) commit_by: CommitBy,
     pub(crate) epoch: u64,
     pub(crate) views: Views,
+    pub(crate) saved: SavedCheckpoints,
     /// Segments that exist, with the bytes that are prepared in each.
     pub(crate) segments: Vec<(u64, u64)>,
     pub(crate) now: EpochMillis,
@@ -173,10 +201,16 @@ pub(crate) struct Start {
 
 impl Shard {
     pub(crate) fn new(start: Start, tail: Tail) -> Self {
-        let Start { geometry, limits, commit_by, epoch, views, segments, now } = start;
+        let Start { geometry, limits, commit_by, epoch, views, saved, segments, now } = start;
         let covered = views.covered;
         let unreadable = views.unreadable;
-        Self {
+        // A checkpoint counts as the newest one only if nothing had to be replayed behind it.
+        let checkpointed = saved.covered.filter(|_| views.changed.is_empty()).unwrap_or_default();
+        let segment_len = geometry.segment_len();
+        let reserve = retention::reserve_len(geometry.block_len(), segment_len, limits.disk_bytes);
+        let (kept, given_up): (Vec<_>, Vec<_>) =
+            segments.into_iter().partition(|&(ordinal, _)| ordinal >= views.first);
+        let mut shard = Self {
             geometry,
             limits,
             commit_by,
@@ -191,9 +225,11 @@ impl Shard {
             writing: 0,
             tail,
             cold: Cold::new(geometry.segment_len()),
-            segments: Segments::new(&segments, geometry.segment_len()),
+            segments: Segments::new(&kept, segment_len, reserve),
             views,
-            checkpoint: CheckpointState::new(now, covered.sequence),
+            blocks: BlockReads::default(),
+            retention: Retention::new(),
+            checkpoint: CheckpointState::new(now, checkpointed, saved),
             last_data: covered.sequence,
             noted: Sequence::default(),
             last_append: now,
@@ -205,7 +241,12 @@ impl Shard {
             starved: false,
             poison: None,
             stats: ShardStats { unreadable, ..ShardStats::default() },
+        };
+        // They were let go before the last end, but not used again.
+        for (ordinal, _) in given_up {
+            shard.keep_spare(ordinal);
         }
+        shard
     }
 
     /// Number, block and segment length of this shard.
@@ -335,11 +376,16 @@ impl Shard {
             Purpose::Create { ordinal } => self.segment_created(ordinal, result, now),
             Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result, now),
             Purpose::Cold { key, from } => self.cold_read(key, from, result, buffer),
-            Purpose::IndexRead { first, block } => {
-                self.index_read(first, block, result, buffer);
-            }
-            Purpose::IndexWrite { first } => self.index_written(first, result, now),
-            Purpose::Checkpoint => self.checkpoint_written(result, now),
+            Purpose::FreeSpace => self.free_space_known(result, now),
+            Purpose::Recycle { from, to } => self.segment_recycled(from, to, result, now),
+            Purpose::Remove { ordinal } => self.segment_removed(ordinal, result),
+            // Where the file system cannot do it, the space stays taken.
+            Purpose::Discard => {}
+            Purpose::Empty => self.checkpoint_emptied(),
+            Purpose::IndexRead { from, wanted } => self.index_read(from, wanted, result, buffer),
+            Purpose::IndexWrite { at } => self.index_written(at, result, now),
+            Purpose::Changes { at, data } => self.changes_written((at, data), result, now),
+            Purpose::Checkpoint { bytes } => self.checkpoint_written(bytes, result, now),
         }
         self.prepare_more();
         self.signal_room();
@@ -351,6 +397,7 @@ impl Shard {
             self.close_group();
         }
         self.checkpoint_if_due(now);
+        self.retain(now);
         self.prepare_more();
     }
 

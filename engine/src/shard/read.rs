@@ -205,24 +205,17 @@ impl Shard {
         queue: QueueNo,
         at: QueueOffset,
         token: u64,
-        last: &mut Option<(u32, RecordSlice)>,
+        last: &mut Option<(u64, RecordSlice)>,
     ) -> Result<QueueEntry, Miss> {
         let at = u64::try_from(at.get()).map_err(|_| Miss::Outside)?;
         let place = self.views.queue(queue).and_then(|queue| queue.entry(at));
-        let (block, first, n) = match place.ok_or(Miss::Outside)? {
+        let (block, n) = match place.ok_or(Miss::Outside)? {
             EntryPlace::Here(entry) => return Ok(entry),
-            EntryPlace::Block { block, first, n } => (block, first, n),
+            EntryPlace::Block(block, n) => (block, n),
         };
-        if last.as_ref().is_none_or(|(known, _)| *known != block) {
-            let bytes = self.index_block(block, token)?;
-            if !self.views.index.check(block, queue.0, first) {
-                self.views.index.forget(block);
-                let cause =
-                    format!("block {block} of the queue index is damaged; a restart rebuilds it");
-                tracing::error!(shard = self.geometry.shard(), block, "the queue index is damaged");
-                return Err(Miss::Failed(ReadError::Io(cause)));
-            }
-            *last = Some((block, bytes));
+        if last.as_ref().is_none_or(|(known, _)| *known != block.at) {
+            let bytes = self.index_block(block.at, &block.head(queue.0), Some(token))?;
+            *last = Some((block.at, bytes));
         }
         let bytes = last.as_ref().map(|(_, bytes)| bytes);
         bytes.and_then(|bytes| index_block::entry(bytes, n)).ok_or(Miss::Outside)

@@ -1,136 +1,319 @@
-//! Blocks of queue entries: sealed in memory, written with the next checkpoint, read back when a
-//! reader goes far behind.
+//! The index file in memory: blocks that wait to be written, and pieces that were read back.
+//!
+//! The file is cut into pieces of 256 KiB. A piece in memory lies as it lies in the file, so that any
+//! stretch of it between multiples of 4,096 is written and read directly. Blocks go to the end; a full
+//! piece is written at once, the last one when a checkpoint needs its blocks.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
-use crate::format::index_block::{self, BLOCK_LEN, QueueEntry};
+use crate::format::index_block::{self, BlockHead};
 use crate::mem::{ChunkTail, RecordSlice};
-use crate::units::{Sequence, index as to_index};
+use crate::units::{Sequence, index as to_index, wide};
 
-/// Blocks are gathered in pieces of this many bytes, which are also what is written and read.
+/// Pieces are the unit of memory and of reading.
 pub(crate) const PIECE_LEN: usize = 256 * 1024;
-/// Blocks that stay in memory after they were written: 32 MiB, 1.6 million entries.
-const CACHED_BLOCKS_MAX: usize = 8192;
+/// Writes start and end at multiples of this.
+const WRITE_LEN: usize = 4096;
+/// Pieces that stay in memory after they were written or read: 32 MiB.
+const CACHED_PIECES_MAX: usize = 128;
 
-/// A block in memory. One that came from the file counts only once it has been checked.
-struct Cached {
-    bytes: RecordSlice,
-    checked: bool,
+/// A stretch of the file.
+#[derive(Clone)]
+pub(crate) struct Stretch {
+    pub(crate) at: u64,
+    pub(crate) bytes: RecordSlice,
+}
+
+impl Stretch {
+    fn end(&self) -> u64 {
+        self.at + wide(self.bytes.len())
+    }
+
+    fn part(&self, range: &Range<u64>) -> Option<RecordSlice> {
+        let from = range.start.checked_sub(self.at)?;
+        self.bytes.part(to_index(from)..to_index(range.end - self.at))
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct Index {
-    next: u32,
+    /// Where the next block goes.
+    next: u64,
+    /// The piece that blocks go to.
     filling: Option<ChunkTail>,
-    /// Sealed blocks that no write has been issued for, joined where they lie together.
-    unwritten: Vec<(u32, RecordSlice)>,
-    /// What is being written.
-    writing: Vec<(u32, RecordSlice)>,
-    blocks: HashMap<u32, Cached>,
-    /// Blocks that are in the file, oldest first: they may leave memory.
-    evictable: VecDeque<u32>,
+    /// Stretches that no write has been issued for, oldest first; they follow each other.
+    unwritten: VecDeque<Stretch>,
+    writing: Vec<Stretch>,
+    /// What is in memory, by piece.
+    cached: HashMap<u64, Vec<Stretch>>,
+    /// Pieces in memory in the order of their arrival.
+    order: VecDeque<u64>,
+    /// Everything before this has been given back to the file system.
+    discarded: u64,
+}
+
+fn piece_of(at: u64) -> u64 {
+    at / wide(PIECE_LEN)
 }
 
 impl Index {
-    /// An index whose file holds blocks `0..next`.
-    pub(crate) fn restored(next: u32) -> Self {
-        Self { next, ..Self::default() }
+    /// An index whose file is used up to `next`, a multiple of 4,096, and empty up to `discarded`.
+    pub(crate) fn restored(next: u64, discarded: u64) -> Self {
+        Self { next: next.next_multiple_of(wide(WRITE_LEN)), discarded, ..Self::default() }
     }
 
-    pub(crate) fn next_block(&self) -> u32 {
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Keeps a full block of a queue and gives its number.
-    pub(crate) fn seal(
+    pub(crate) fn discarded(&self) -> u64 {
+        self.discarded
+    }
+
+    /// Bytes of the file that are in use.
+    pub(crate) fn live_len(&self) -> u64 {
+        self.next.saturating_sub(self.discarded)
+    }
+
+    /// The stretch to give back when nothing before `live` is needed any more.
+    pub(crate) fn discard(&mut self, live: u64) -> Option<Range<u64>> {
+        let to = live.min(self.next) / wide(WRITE_LEN) * wide(WRITE_LEN);
+        if to < self.discarded + wide(PIECE_LEN) {
+            return None;
+        }
+        Some(std::mem::replace(&mut self.discarded, to)..to)
+    }
+
+    /// Keeps a block, filled by `put`, and tells where it is.
+    pub(crate) fn put(
         &mut self,
-        queue: u32,
-        first: u64,
+        head: &BlockHead,
         covered: Sequence,
-        entries: &[QueueEntry],
-    ) -> u32 {
-        let filling = match &mut self.filling {
-            Some(filling) if filling.room() >= BLOCK_LEN => filling,
-            slot => slot.insert(ChunkTail::alone(PIECE_LEN)),
-        };
-        let dst = filling.buffer().get_mut(..BLOCK_LEN).expect("room was just checked");
-        index_block::write(dst, queue, first, covered.get(), entries);
-        let slice = filling.freeze(BLOCK_LEN);
-        let block = self.next;
-        self.next += 1;
-        self.blocks.insert(block, Cached { bytes: slice.clone(), checked: true });
-        let joined = self.unwritten.last_mut().is_some_and(|(_, last)| last.join(&slice));
+        put: impl FnOnce(&mut crate::format::bytes::Cursor<'_>),
+    ) -> u64 {
+        let len = head.len();
+        assert!(len <= PIECE_LEN, "a block of {len} bytes is longer than a piece");
+        let left = PIECE_LEN - to_index(self.next % wide(PIECE_LEN));
+        if left < len {
+            self.fill_up(left);
+        }
+        let filling = self.filling();
+        let dst = filling.buffer().get_mut(..len).expect("room was just made");
+        index_block::write(dst, head, covered, put);
+        let bytes = filling.freeze(len);
+        let at = self.next;
+        self.append(bytes);
+        at
+    }
+
+    fn filling(&mut self) -> &mut ChunkTail {
+        let skip = to_index(self.next % wide(PIECE_LEN));
+        match &mut self.filling {
+            Some(filling) if filling.frozen() == skip => {}
+            slot => {
+                let mut piece = ChunkTail::alone(PIECE_LEN);
+                // What lies before came from an earlier life and is read from the file.
+                drop(piece.freeze(skip));
+                *slot = Some(piece);
+            }
+        }
+        self.filling.as_mut().expect("set in the lines before")
+    }
+
+    /// Fills the piece with zeros for `len` bytes.
+    fn fill_up(&mut self, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let filling = self.filling();
+        filling.buffer().get_mut(..len).expect("within the piece").fill(0);
+        let bytes = filling.freeze(len);
+        self.append(bytes);
+    }
+
+    fn append(&mut self, bytes: RecordSlice) {
+        let piece = piece_of(self.next);
+        let stretch = Stretch { at: self.next, bytes };
+        self.next = stretch.end();
+        let joined = self.unwritten.back_mut().is_some_and(|last| last.bytes.join(&stretch.bytes));
         if !joined {
-            self.unwritten.push((block, slice));
+            self.unwritten.push_back(stretch.clone());
         }
-        block
+        self.keep(piece, stretch);
     }
 
-    /// What has to be in the file before a checkpoint may name it.
-    pub(crate) fn take_unwritten(&mut self) -> Vec<(u32, RecordSlice)> {
-        let taken = std::mem::take(&mut self.unwritten);
-        self.writing.extend(taken.iter().cloned());
-        taken
-    }
-
-    /// The write of these blocks has ended: they are durable, or wait to be written again.
-    pub(crate) fn written(&mut self, first: u32, durable: bool) {
-        let Some(at) = self.writing.iter().position(|&(block, _)| block == first) else { return };
-        let (first, data) = self.writing.swap_remove(at);
-        if durable {
-            self.loaded_range(first, data.len() / BLOCK_LEN);
-        } else {
-            self.unwritten.insert(0, (first, data));
+    fn keep(&mut self, piece: u64, stretch: Stretch) {
+        let stretches = self.cached.entry(piece).or_insert_with(|| {
+            self.order.push_back(piece);
+            Vec::with_capacity(1)
+        });
+        let joined = stretches.last_mut().is_some_and(|last| last.bytes.join(&stretch.bytes));
+        if !joined {
+            stretches.push(stretch);
         }
+        self.evict();
     }
 
-    fn loaded_range(&mut self, first: u32, count: usize) {
-        let count = crate::units::narrow(count);
-        self.evictable.extend(first..first + count);
-        while self.evictable.len() > CACHED_BLOCKS_MAX {
-            if let Some(block) = self.evictable.pop_front() {
-                self.blocks.remove(&block);
+    fn evict(&mut self) {
+        for _ in CACHED_PIECES_MAX..self.order.len() {
+            let Some(oldest) = self.order.pop_front() else { return };
+            if self.waits(oldest) {
+                self.order.push_back(oldest);
+            } else {
+                self.cached.remove(&oldest);
             }
         }
     }
 
-    /// Takes blocks that were read from the file.
-    pub(crate) fn loaded(&mut self, first: u32, piece: &RecordSlice) {
-        let mut count = 0;
-        while let Some(slice) = piece.part(count * BLOCK_LEN..(count + 1) * BLOCK_LEN) {
-            let block = first + crate::units::narrow(count);
-            count += 1;
-            if self.blocks.contains_key(&block) {
-                continue;
-            }
-            self.blocks.insert(block, Cached { bytes: slice, checked: false });
-            self.loaded_range(block, 1);
+    /// Whether a piece has stretches that are not in the file yet.
+    fn waits(&self, piece: u64) -> bool {
+        let mut waiting = self.unwritten.iter().chain(&self.writing);
+        waiting.any(|stretch| piece_of(stretch.at) == piece)
+    }
+
+    /// Ends the last page, so that everything that was put can be written. Gives the file's end.
+    pub(crate) fn end_page(&mut self) -> u64 {
+        let over = to_index(self.next % wide(WRITE_LEN));
+        self.fill_up((WRITE_LEN - over) % WRITE_LEN);
+        self.next
+    }
+
+    /// Takes what may be written: full pieces, and what lies before `page_end`, where a page ended.
+    pub(crate) fn take_unwritten(&mut self, page_end: u64) -> Option<Stretch> {
+        let first = self.unwritten.front()?;
+        let full = first.end().is_multiple_of(wide(PIECE_LEN));
+        if !full && first.at >= page_end {
+            return None;
         }
+        let mut stretch = self.unwritten.pop_front()?;
+        if !full && stretch.end() > page_end {
+            let len = to_index(page_end - stretch.at);
+            let rest = stretch.bytes.part(len..stretch.bytes.len())?;
+            self.unwritten.push_front(Stretch { at: page_end, bytes: rest });
+            stretch.bytes = stretch.bytes.part(0..len)?;
+        }
+        self.writing.push(stretch.clone());
+        Some(stretch)
+    }
+
+    /// The write of the stretch at `at` has ended: it is durable, or waits to be written again.
+    pub(crate) fn written(&mut self, at: u64, durable: bool) {
+        let Some(n) = self.writing.iter().position(|stretch| stretch.at == at) else { return };
+        let stretch = self.writing.swap_remove(n);
+        if !durable {
+            let later = self.unwritten.partition_point(|waiting| waiting.at < at);
+            self.unwritten.insert(later, stretch);
+        }
+        self.evict();
+    }
+
+    /// True when every block before `end` is in the file.
+    pub(crate) fn is_written(&self, end: u64) -> bool {
+        self.unwritten.iter().chain(&self.writing).all(|stretch| stretch.at >= end)
+    }
+
+    /// Takes a stretch that was read from the file.
+    pub(crate) fn loaded(&mut self, stretch: Stretch) {
+        self.keep(piece_of(stretch.at), stretch);
     }
 
     /// A block that is in memory.
-    pub(crate) fn block(&self, block: u32) -> Option<&RecordSlice> {
-        self.blocks.get(&block).map(|cached| &cached.bytes)
+    pub(crate) fn block(&self, at: u64, len: usize) -> Option<RecordSlice> {
+        let range = at..at + wide(len);
+        self.cached.get(&piece_of(at))?.iter().find_map(|stretch| stretch.part(&range))
     }
 
-    /// True when the block is sound and is the one of this queue and first offset.
-    pub(crate) fn check(&mut self, block: u32, queue: u32, first: u64) -> bool {
-        self.blocks.get_mut(&block).is_some_and(|cached| {
-            cached.checked = cached.checked || index_block::is_sound(&cached.bytes, queue, first);
-            cached.checked
-        })
+    /// Drops what is cached around a block that is not sound, so that it is read again.
+    pub(crate) fn forget(&mut self, at: u64) {
+        if !self.waits(piece_of(at)) {
+            self.cached.remove(&piece_of(at));
+            self.order.retain(|&piece| piece != piece_of(at));
+        }
     }
 
-    /// Drops a block that is not sound, so that the next look-up reads it again.
-    pub(crate) fn forget(&mut self, block: u32) {
-        self.blocks.remove(&block);
+    /// The stretch of the file to read for a block: where, and how many bytes.
+    pub(crate) fn stretch(&self, at: u64) -> (u64, usize) {
+        let from = piece_of(at) * wide(PIECE_LEN);
+        (from, PIECE_LEN.min(to_index(self.next - from)).next_multiple_of(WRITE_LEN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::bytes::Put;
+    use crate::format::index_block::BlockKind;
+
+    fn put(index: &mut Index, owner: u32, count: u32) -> (u64, BlockHead) {
+        let head = BlockHead { kind: BlockKind::Ends, owner, first: 0, count };
+        let at = index.put(&head, Sequence::new(1), |out| {
+            for n in 0..count {
+                out.put_u32(n);
+                out.put_u64(u64::from(owner));
+            }
+        });
+        (at, head)
     }
 
-    /// The stretch of the file to read for a block: first block and length in bytes.
-    pub(crate) fn stretch(&self, block: u32) -> (u32, usize) {
-        let per_piece = crate::units::narrow(PIECE_LEN / BLOCK_LEN);
-        let first = block / per_piece * per_piece;
-        let last = (first + per_piece).min(self.next);
-        (first, to_index(u64::from(last - first)) * BLOCK_LEN)
+    #[test]
+    fn blocks_are_found_before_and_after_they_are_written_and_read_back() {
+        let mut index = Index::restored(8192, 0);
+        let mut blocks = Vec::new();
+        let mut file = vec![0xEE; 4 << 20];
+        for owner in 0..400 {
+            blocks.push(put(&mut index, owner, owner % 700));
+            if owner % 50 == 49 {
+                let end = if owner % 100 == 99 { index.end_page() } else { 0 };
+                while let Some(stretch) = index.take_unwritten(end) {
+                    assert!(stretch.at.is_multiple_of(4096) && stretch.bytes.len() % 4096 == 0);
+                    let at = to_index(stretch.at);
+                    file[at..at + stretch.bytes.len()].copy_from_slice(&stretch.bytes);
+                    index.written(stretch.at, true);
+                }
+            }
+        }
+        assert!(index.is_written(index.next()));
+        assert_eq!(file[..8192], [0xEE; 8192], "what was there before is left alone");
+        let mut again = Index::restored(index.next(), 0);
+        for (at, head) in blocks {
+            assert!(index_block::is_sound(&index.block(at, head.len()).unwrap(), &head));
+            let (from, len) = again.stretch(at);
+            let mut memory = ChunkTail::alone(len);
+            memory.buffer()[..len].copy_from_slice(&file[to_index(from)..to_index(from) + len]);
+            again.loaded(Stretch { at: from, bytes: memory.freeze(len) });
+            assert!(index_block::is_sound(&again.block(at, head.len()).unwrap(), &head));
+        }
+    }
+
+    #[test]
+    fn a_failed_write_is_tried_again_in_its_place() {
+        let mut index = Index::default();
+        put(&mut index, 1, 10);
+        let end = index.end_page();
+        let first = index.take_unwritten(end).unwrap();
+        put(&mut index, 2, 10);
+        index.written(first.at, false);
+        assert!(!index.is_written(end));
+        let end = index.end_page();
+        let again: Vec<u64> =
+            std::iter::from_fn(|| index.take_unwritten(end)).map(|stretch| stretch.at).collect();
+        assert_eq!(again, [0, 4096]);
+    }
+
+    #[test]
+    fn what_waits_to_be_written_stays_in_memory() {
+        let mut index = Index::default();
+        let (at, head) = put(&mut index, 9, 20_000);
+        for owner in 0..300 {
+            put(&mut index, owner, 20_000);
+        }
+        assert!(index.block(at, head.len()).is_some());
+        let end = index.end_page();
+        while let Some(stretch) = index.take_unwritten(end) {
+            index.written(stretch.at, true);
+        }
+        assert!(index.block(at, head.len()).is_none());
+        assert!(index.cached.len() <= CACHED_PIECES_MAX);
     }
 }

@@ -43,7 +43,7 @@ impl From<AppendError> for Failure {
     fn from(error: AppendError) -> Self {
         let code = match error {
             AppendError::Backlogged => response::SYSTEM_BUSY,
-            AppendError::DiskFull | AppendError::Poisoned(_) => response::SERVICE_NOT_AVAILABLE,
+            AppendError::DiskFull(_) | AppendError::Poisoned(_) => response::SERVICE_NOT_AVAILABLE,
             AppendError::TooLarge { .. } => response::MESSAGE_ILLEGAL,
             _ => response::SYSTEM_ERROR,
         };

@@ -89,7 +89,7 @@ fn append(sim: &mut SimShard, model: &mut Model) {
     let now = model.now();
     let number = match sim.shard().open_queue(&key(queue), now) {
         Ok(number) => number,
-        Err(AppendError::Backlogged | AppendError::DiskFull) => return,
+        Err(AppendError::Backlogged | AppendError::DiskFull(_)) => return,
         Err(error) => panic!("{error}"),
     };
     let records: Vec<&[u8]> = bodies.iter().map(Vec::as_slice).collect();
@@ -104,7 +104,7 @@ fn append(sim: &mut SimShard, model: &mut Model) {
             known.extend(bodies);
             model.waiting.push((appended.sequence, queue, known.len()));
         }
-        Err(AppendError::Backlogged | AppendError::DiskFull) => {}
+        Err(AppendError::Backlogged | AppendError::DiskFull(_)) => {}
         Err(error) => panic!("{error}"),
     }
 }

@@ -1,0 +1,367 @@
+//! Retention: the oldest segment is used again once its age or the budget says so.
+//!
+//! In this order, each step a bounded part per turn:
+//!
+//! 1. **Sweep.** Facts and queue states whose newest record lies in the segment are appended again at
+//!    the head, then a trim says up to which segment that was done. To do it seldom, a sweep clears an
+//!    eighth of the kept segments at once.
+//! 2. **Checkpoints.** Two durable ones replay from behind the segment.
+//! 3. **Ends.** What the index has about the segment (see `view::ends`) raises the minimum offset of
+//!    the queues that had records there; the embedder learns which through
+//!    [`Shard::take_trimmed`].
+//! 4. **Release.** When no read of the segment is under way and nobody holds it, it becomes the next
+//!    segment ahead of the writer by a rename, or is removed when none is needed.
+//!
+//! After step 1 the log behind the segment is enough to rebuild everything, after step 2 opening never
+//! looks for it, after step 3 no reader does. A crash in between leaves a segment that is merely kept
+//! longer.
+//!
+//! Appends are refused only while the log may not grow and no segment can be released: another process
+//! has filled the file system, a hold is in the way, or checkpoints cannot be written.
+
+use slab::Slab;
+
+use super::cold::Miss;
+use super::{Purpose, Shard};
+use crate::error::{AppendError, DiskUse};
+use crate::format::group::Kind;
+use crate::format::index_block;
+use crate::format::payload::{self, QueueState};
+use crate::op::{FileId, Op};
+use crate::units::{EpochMillis, LogOffset, QueueOffset, Sequence, narrow, wide};
+use crate::view::{QueueNo, queue::Slot};
+
+/// What a turn appends again at most.
+const SWEEP_BYTES: usize = 64 << 10;
+/// Facts or queues that a turn looks at.
+const SWEEP_ITEMS: usize = 1000;
+/// Notices that are kept for an embedder that does not take them.
+const TRIMMED_MAX: usize = 1 << 20;
+/// Holds at once.
+const HOLDS_MAX: usize = 1024;
+
+/// A queue whose oldest records were given up by retention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trimmed {
+    /// The queue.
+    pub queue: QueueNo,
+    /// The first offset that could be read before.
+    pub from: QueueOffset,
+    /// The first offset that can be read now; everything before it is gone.
+    pub to: QueueOffset,
+}
+
+/// Keeps segments from being recycled until it is given to [`Shard::release`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Hold(usize);
+
+enum Sweep {
+    Idle,
+    /// Looks at the facts behind this one.
+    Facts {
+        below: u64,
+        behind: Option<Box<[u8]>>,
+    },
+    /// Looks at the queues from this number on.
+    Queues {
+        below: u64,
+        next: u32,
+    },
+    /// The trim is appended.
+    Waiting(Sequence),
+}
+
+pub(super) struct Retention {
+    sweep: Sweep,
+    /// The segment whose ends are being applied, and the next part of them.
+    release: Option<(u64, usize)>,
+    /// A released segment that has not been used yet.
+    spare: Option<u64>,
+    holds: Slab<u64>,
+    trimmed: Vec<Trimmed>,
+    /// Something other than time keeps the oldest segment.
+    blocked: bool,
+}
+
+impl Retention {
+    pub(super) fn new() -> Self {
+        Self {
+            sweep: Sweep::Idle,
+            release: None,
+            spare: None,
+            holds: Slab::new(),
+            trimmed: Vec::new(),
+            blocked: false,
+        }
+    }
+
+    pub(super) fn has_spare(&self) -> bool {
+        self.spare.is_some()
+    }
+
+    pub(super) fn take_spare(&mut self) -> Option<u64> {
+        self.spare.take()
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// What was appended again may have been cut off.
+    pub(super) fn start_over(&mut self) {
+        self.sweep = Sweep::Idle;
+    }
+}
+
+impl Shard {
+    /// Keeps the segment with this position, and those behind it, from being recycled. For readers
+    /// that come back to older records later; a read that is under way needs none. `None` when too
+    /// many holds exist or the position is not kept.
+    pub fn hold(&mut self, position: LogOffset) -> Option<Hold> {
+        let place = self.geometry.place(position)?;
+        let kept = place.ordinal >= self.views.first && self.retention.holds.len() < HOLDS_MAX;
+        let releasing = self.retention.release.is_some_and(|(ordinal, _)| ordinal == place.ordinal);
+        (kept && !releasing).then(|| Hold(self.retention.holds.insert(place.ordinal)))
+    }
+
+    /// Ends a [`hold`](Self::hold).
+    pub fn release(&mut self, hold: Hold) {
+        let Hold(key) = hold;
+        self.retention.holds.try_remove(key);
+    }
+
+    /// Moves the queues that have lost records to retention to `out`.
+    pub fn take_trimmed(&mut self, out: &mut Vec<Trimmed>) {
+        out.append(&mut self.retention.trimmed);
+    }
+
+    /// What the shard takes of the disk.
+    pub fn disk_use(&self) -> DiskUse {
+        DiskUse {
+            budget_bytes: self.limits.disk_bytes,
+            used_bytes: self.used_bytes(),
+            free_bytes: self.segments.free_bytes(),
+        }
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        let spare = u64::from(self.retention.has_spare());
+        let segments = (self.segments.count() + spare) * self.geometry.segment_len();
+        segments + self.views.index.live_len() + 2 * self.checkpoint.changes_len()
+    }
+
+    /// True when another segment fits the budget.
+    pub(super) fn may_grow(&self) -> bool {
+        self.used_bytes().saturating_add(self.geometry.segment_len()) <= self.limits.disk_bytes
+    }
+
+    /// Takes the next step.
+    pub(super) fn retain(&mut self, now: EpochMillis) {
+        self.views.put_ends_aside();
+        self.views.spill(self.limits.view_bytes);
+        if self.poison.is_some() {
+            return;
+        }
+        if self.retention.release.is_some() {
+            self.release_more();
+            return;
+        }
+        if !self.is_release_due(now) {
+            self.retention.blocked = false;
+            return;
+        }
+        let first = self.views.first;
+        if self.views.trimmed <= first {
+            self.sweep(now);
+        } else if self.checkpoint.replay_ordinal() <= first {
+            self.retention.blocked = self.checkpoint.is_stalled();
+            self.begin_checkpoint(now);
+        } else if self.retention.holds.iter().any(|(_, &held)| held <= first) {
+            self.retention.blocked = true;
+        } else {
+            self.retention.blocked = false;
+            self.retention.release = Some((first, 0));
+            self.release_more();
+        }
+    }
+
+    /// Whether the oldest segment is sealed, and too old or in the way.
+    fn is_release_due(&self, now: EpochMillis) -> bool {
+        let first = self.views.first;
+        if first >= self.views.covered.place.ordinal {
+            return false;
+        }
+        let in_the_way = !self.retention.has_spare() && !self.may_grow();
+        let last_time = self.views.maps.get(&first).map(crate::layout::GroupMap::last_time);
+        in_the_way || last_time.is_none_or(|last| now.since(last) >= self.limits.age_ms)
+    }
+
+    fn sweep(&mut self, now: EpochMillis) {
+        match &self.retention.sweep {
+            Sweep::Idle => {
+                let newest = self.views.covered.place.ordinal;
+                let count = (newest - self.views.first).div_ceil(8);
+                let below = self.views.first + count.max(1);
+                self.retention.sweep = Sweep::Facts { below, behind: None };
+            }
+            Sweep::Facts { .. } | Sweep::Queues { .. } => {
+                // A refusal is no harm: the next turn goes on where this one has stopped.
+                let _ = self.sweep_more(now);
+            }
+            Sweep::Waiting(sequence) => {
+                if self.committed() >= *sequence {
+                    self.retention.sweep = Sweep::Idle;
+                }
+            }
+        }
+    }
+
+    fn sweep_more(&mut self, now: EpochMillis) -> Result<(), AppendError> {
+        match &self.retention.sweep {
+            Sweep::Facts { below, behind } => {
+                let (below, behind) = (*below, behind.clone());
+                self.sweep_facts(below, behind, now)
+            }
+            &Sweep::Queues { below, next } => self.sweep_queues(below, next, now),
+            Sweep::Idle | Sweep::Waiting(_) => Ok(()),
+        }
+    }
+
+    fn sweep_facts(
+        &mut self,
+        below: u64,
+        behind: Option<Box<[u8]>>,
+        now: EpochMillis,
+    ) -> Result<(), AppendError> {
+        let mut bytes = 0;
+        let mut found: Vec<(Box<[u8]>, Vec<u8>)> = Vec::new();
+        let mut last = None;
+        let facts = self.views.facts.behind(behind.as_deref());
+        for (key, state) in facts.take(SWEEP_ITEMS) {
+            if bytes >= SWEEP_BYTES {
+                break;
+            }
+            last = Some(key);
+            // A value that is on its way lies at the head already.
+            if state.home < below && self.views.facts.awaited(key).is_none() {
+                let record = payload::fact(key, Some(state.value));
+                bytes += record.len();
+                found.push((key.into(), record));
+            }
+        }
+        let last: Option<Box<[u8]>> = last.map(Into::into);
+        for (key, record) in found {
+            self.append_own(Kind::Fact, 0, &record, now)?;
+            self.retention.sweep = Sweep::Facts { below, behind: Some(key) };
+        }
+        self.retention.sweep = match last {
+            Some(last) => Sweep::Facts { below, behind: Some(last) },
+            None => Sweep::Queues { below, next: 0 },
+        };
+        Ok(())
+    }
+
+    fn sweep_queues(
+        &mut self,
+        below: u64,
+        mut next: u32,
+        now: EpochMillis,
+    ) -> Result<(), AppendError> {
+        let mut bytes = 0;
+        for _ in 0..SWEEP_ITEMS {
+            let Some(queue) = self.views.queue(QueueNo(next)) else {
+                let sequence = self.append_own(Kind::Trim, 0, &payload::trim(below), now)?;
+                self.retention.sweep = Sweep::Waiting(sequence);
+                return Ok(());
+            };
+            let lives = queue.slot == Slot::Live && queue.home < below;
+            if let Some(incarnation) = queue.incarnation().filter(|_| lives) {
+                let (min, key) = (queue.min(), queue.key());
+                let state = QueueState { incarnation, next: queue.next(), min, key };
+                let mut record = vec![0; state.len()];
+                state.write(&mut record);
+                bytes += record.len();
+                self.append_own(Kind::QueueState, next, &record, now)?;
+            }
+            next += 1;
+            self.retention.sweep = Sweep::Queues { below, next };
+            if bytes >= SWEEP_BYTES {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the next part of the ends, and lets the segment go after the last one.
+    fn release_more(&mut self) {
+        let Some((ordinal, part)) = self.retention.release else { return };
+        let block = self.views.ends.segment(ordinal).and_then(|ends| ends.blocks.get(part));
+        let Some(block) = block.copied() else {
+            if !self.cold.is_loading_of(ordinal) {
+                self.retention.release = None;
+                self.let_go(ordinal);
+            }
+            return;
+        };
+        let head = block.head(ordinal, narrow(part));
+        match self.index_block(block.at, &head, None) {
+            Ok(bytes) => index_block::ends(&bytes).for_each(|(queue, end)| {
+                self.trim_queue(queue, end);
+            }),
+            Err(Miss::Pending) => return,
+            // Readers that come to the lost records pass over them one by one.
+            Err(Miss::Failed(_) | Miss::Outside) => tracing::error!(
+                shard = self.geometry.shard(),
+                ordinal,
+                "what the index has of a segment is damaged; some minimum offsets stay too low"
+            ),
+        }
+        self.retention.release = Some((ordinal, part + 1));
+    }
+
+    fn trim_queue(&mut self, number: u32, end: u64) {
+        let Some(before) = self.views.raise_min(number, end) else { return };
+        let queue = QueueNo(number);
+        let trimmed = Trimmed { queue, from: super::offset(before), to: self.min_offset(queue) };
+        if self.retention.trimmed.len() < TRIMMED_MAX {
+            self.retention.trimmed.push(trimmed);
+        }
+    }
+
+    /// Nothing refers to the segment any more.
+    fn let_go(&mut self, ordinal: u64) {
+        self.views.drop_segment(ordinal);
+        self.segments.forget(ordinal);
+        self.stats.segments_recycled += 1;
+        tracing::debug!(shard = self.geometry.shard(), ordinal, "a segment is recycled");
+        self.keep_spare(ordinal);
+        self.prepare_more();
+    }
+
+    /// Keeps a segment that is not part of the log for use ahead of the writer, or removes it.
+    pub(super) fn keep_spare(&mut self, ordinal: u64) {
+        if self.retention.spare.is_none() && self.used_bytes() <= self.limits.disk_bytes {
+            self.retention.spare = Some(ordinal);
+            return;
+        }
+        let id = self.op(Purpose::Remove { ordinal });
+        self.ops.push_back(Op::RemoveSegment { id, ordinal });
+    }
+
+    /// Gives the front of the index back to the file system, as far as both checkpoints allow.
+    pub(super) fn discard_index(&mut self) {
+        if let Some(range) = self.views.index.discard(self.checkpoint.index_live()) {
+            let id = self.op(Purpose::Discard);
+            let (at, len) = (range.start, range.end - range.start);
+            self.ops.push_back(Op::Discard { id, file: FileId::Index, at, len });
+        }
+    }
+}
+
+/// How much of the prepared log is kept for facts: a day of one group a second, or less where that
+/// would be more than a part of the budget or of some segments.
+pub(super) fn reserve_len(block_len: usize, segment_len: u64, disk_bytes: u64) -> u64 {
+    const SECONDS: u64 = 86_400;
+    let day = SECONDS * wide(block_len);
+    day.min(segment_len / 2 * 3).min(disk_bytes / 8) / wide(block_len) * wide(block_len)
+}
