@@ -17,13 +17,17 @@ use std::{
 
 use tokio::{
     task::AbortHandle,
-    time::{Instant, MissedTickBehavior, interval_at, timeout_at},
+    time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout_at},
 };
 
 use self::{groups::Groups, routes::Routes};
 use crate::{
-    Error, Invalid, ProducerBuilder, PullConsumerBuilder, PushConsumerBuilder, admin::Admin,
-    namespace::Namespace, remoting::Remoting, unique::UniqueIds,
+    Error, Invalid, ProducerBuilder, PullConsumerBuilder, PushConsumerBuilder,
+    admin::Admin,
+    namespace::Namespace,
+    producer::{Checks, Requests},
+    remoting::Remoting,
+    unique::UniqueIds,
 };
 
 mod groups;
@@ -68,10 +72,11 @@ pub(crate) struct Shared {
     pub(crate) routes: Routes,
     pub(crate) groups: Groups,
     pub(crate) unique_ids: UniqueIds,
+    pub(crate) checks: Checks,
+    pub(crate) requests: Requests,
     pub(crate) client_id: String,
     /// Names this client among those of its host, the same after a restart: `ip@instance`.
     pub(crate) stable_id: String,
-    #[allow(dead_code, reason = "producers and consumers take to it one by one")]
     pub(crate) namespace: Namespace,
     /// For calls that have no time of their own.
     pub(crate) call_timeout: Duration,
@@ -296,6 +301,8 @@ impl ClientBuilder {
             routes: Routes::new(servers, first),
             groups: Groups::default(),
             unique_ids: UniqueIds::new(ip, process_id),
+            checks: Checks::default(),
+            requests: Requests::default(),
             client_id: format!("{ip}@{name}"),
             stable_id,
             namespace: Namespace::new(&self.namespace),
@@ -345,21 +352,45 @@ async fn reachable(servers: &[String]) -> Result<(IpAddr, usize), Error> {
     Err(failure)
 }
 
+/// Shortest time between two looks at doubted routes.
+const DOUBT_PAUSE: Duration = Duration::from_millis(200);
+
+/// What the upkeep does next.
+enum Chore {
+    All,
+    Heartbeat,
+    Doubts,
+}
+
 /// Refreshes routes and sends heartbeats, each period and when someone asks for it.
 async fn upkeep(shared: Weak<Shared>, period: Duration) {
     let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut next_doubt = Instant::now();
     loop {
-        let Some(beat) = shared.upgrade().map(|shared| shared.groups.beat()) else { return };
-        let is_tick = tokio::select! {
-            _ = ticks.tick() => true,
-            () = beat.notified() => false,
+        let wakes = shared.upgrade().map(|shared| (shared.groups.beat(), shared.routes.doubts()));
+        let Some((beat, doubt)) = wakes else { return };
+        let doubted = async {
+            sleep_until(next_doubt).await;
+            doubt.notified().await;
+        };
+        let chore = tokio::select! {
+            _ = ticks.tick() => Chore::All,
+            () = beat.notified() => Chore::Heartbeat,
+            () = doubted => Chore::Doubts,
         };
         let Some(shared) = shared.upgrade() else { return };
-        if is_tick {
-            shared.refresh_routes().await;
+        match chore {
+            Chore::All => {
+                shared.refresh_routes().await;
+                shared.heartbeat().await;
+            }
+            Chore::Heartbeat => shared.heartbeat().await,
+            Chore::Doubts => {
+                shared.settle_doubts().await;
+                next_doubt = Instant::now() + DOUBT_PAUSE;
+            }
         }
-        shared.heartbeat().await;
     }
 }
 

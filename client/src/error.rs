@@ -55,6 +55,11 @@ pub enum Error {
         /// The broker's name.
         broker_name: String,
     },
+    /// The message was stored, but nobody replied to it in time.
+    NoReply {
+        /// Its id.
+        message_id: String,
+    },
     /// The input breaks a rule of the protocol.
     Invalid(Invalid),
     /// The peer answered something that is no answer to the request.
@@ -97,8 +102,18 @@ pub enum Invalid {
     /// A property with this name cannot be set: the name is empty or reserved, or name or value
     /// hold one of the characters 1 and 2.
     Property(String),
-    /// A batch needs one message or more, all of one topic, none delayed.
+    /// A batch needs one message or more, all of one topic, alike in whether they wait for the store,
+    /// none delayed.
     Batch(&'static str),
+    /// A selector chose a queue that there is none of.
+    Selection {
+        /// The index that it chose.
+        index: usize,
+        /// How many queues there are.
+        count: usize,
+    },
+    /// Not a message that somebody waits for a reply to.
+    NotARequest,
     /// Not a tag expression: `*`, or tags separated by `||`.
     TagExpression(String),
     /// The consumer divides its queues in another way: subscribed to with its group, all of a topic,
@@ -139,7 +154,7 @@ impl Error {
         match self {
             Self::Connect { .. } | Self::Disconnected { .. } | Self::TimedOut { .. } => true,
             Self::NoRoute { .. } | Self::NoBroker { .. } | Self::Busy { .. } => true,
-            Self::OffsetFile(_) => true,
+            Self::OffsetFile(_) | Self::NoReply { .. } => true,
             Self::Refused { code, .. } => code_can_change(*code),
             Self::Invalid(_) | Self::Protocol { .. } | Self::Closed | Self::Unfinished { .. } => {
                 false
@@ -161,6 +176,7 @@ impl Error {
             self,
             Self::Disconnected { .. }
                 | Self::TimedOut { .. }
+                | Self::NoReply { .. }
                 | Self::Protocol { .. }
                 | Self::Unfinished { .. }
         )
@@ -231,6 +247,7 @@ impl fmt::Display for Error {
             }
             Self::NoRoute { topic } => write!(f, "no broker has the topic {topic}"),
             Self::NoBroker { broker_name } => write!(f, "no address of the broker {broker_name}"),
+            Self::NoReply { message_id } => write!(f, "nobody replied to the message {message_id}"),
             Self::Invalid(invalid) => invalid.fmt(f),
             Self::Protocol { addr, reason } => write!(f, "unexpected answer of {addr}: {reason}"),
             Self::OffsetFile(error) => write!(f, "offsets of this machine: {error}"),
@@ -264,6 +281,10 @@ impl fmt::Display for Invalid {
             }
             Self::Property(name) => write!(f, "not a property: {name:?}"),
             Self::Batch(reason) => write!(f, "not a batch: {reason}"),
+            Self::Selection { index, count } => {
+                write!(f, "the selector chose queue {index} of {count}")
+            }
+            Self::NotARequest => f.write_str("nobody waits for a reply to this message"),
             Self::TagExpression(text) => write!(f, "not a tag expression: {text:?}"),
             Self::Division => f.write_str("subscriptions, topics and assigned queues do not mix"),
             Self::NotAssigned(queue) => write!(f, "the consumer does not read {queue}"),

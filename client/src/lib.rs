@@ -38,7 +38,6 @@ mod clock;
 mod consumer;
 mod error;
 mod message;
-#[allow(dead_code, reason = "producers and consumers take to it one by one")]
 mod namespace;
 mod producer;
 mod pull;
@@ -46,14 +45,18 @@ mod push;
 mod queue;
 mod remoting;
 mod route;
+pub mod select;
 mod subscription;
 mod unique;
 
 pub use client::{Client, ClientBuilder};
 pub use consumer::{member::StartFrom, request::Pulled};
 pub use error::{Error, Invalid};
-pub use message::{Message, ReceivedMessage};
-pub use producer::{Producer, ProducerBuilder, SendReceipt, SendStatus};
+pub use message::{Message, ReceivedMessage, compress::Compression};
+pub use producer::{
+    LatencyRule, Producer, ProducerBuilder, SendReceipt, SendStatus, Transaction, TransactionState,
+    TransactionalProducer, TrySendError, split,
+};
 pub use pull::{PullConsumer, PullConsumerBuilder};
 pub use push::{
     Delivery, Listener, OrderedListener, OrderedVerdict, PushConsumer, PushConsumerBuilder, Verdict,

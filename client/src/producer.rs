@@ -1,31 +1,45 @@
-//! Producers: messages to brokers, each to the next queue in turn.
+//! Producers: messages to brokers, each to the next queue in turn, or to the one that it belongs to.
 //!
 //! A send picks a queue, round robin over all writable queues of the topic. If it fails in a way
 //! that another broker may not share, it is tried again there, within one time limit for all
 //! attempts together; the message keeps its id, so that consumers can tell a repeat.
 //!
-//! Source: Apache RocketMQ 4.9.8 and 5.3.3, `DefaultMQProducerImpl.sendDefaultImpl`.
+//! Elsewhere: settings are in `builder`, attempts in `deliver`, what may be in flight in `gate`,
+//! slow brokers in `fault`.
+//!
+//! Source: Apache RocketMQ 4.9.8 and 5.3.3, `DefaultMQProducerImpl`.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use ringmq_protocol::limits::MESSAGE_LEN_MAX;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{Instant, sleep_until, timeout_at},
+use tokio::time::{Instant, timeout_at};
+
+use self::{
+    deliver::Target,
+    fault::Faults,
+    gate::Gate,
+    outbound::{Form, Outbound},
+    reply::Greeted,
 };
+use crate::{Client, Error, Message, MessageQueue, QueueOffset, client::Group};
 
-use self::outbound::Outbound;
-use crate::{
-    Client, Error, Message, MessageQueue, QueueOffset, client::Group, error::is_retried_send,
-    remoting::Stored,
-};
-
+mod builder;
+mod deliver;
+mod fault;
+mod gate;
 mod outbound;
+mod reply;
+mod split;
+mod transaction;
 
-/// Pause before the same broker is tried again; twice as long before each further attempt.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
+pub use builder::ProducerBuilder;
+pub use fault::LatencyRule;
+pub(crate) use reply::{Requests, pushed as reply_pushed};
+pub use split::split;
+pub(crate) use transaction::{Checks, check as check_transaction};
+pub use transaction::{Transaction, TransactionState, TransactionalProducer};
 
-/// Sends messages. Many tasks may share one: all methods take `&self`.
+/// Sends messages. Cheap to clone; all clones are one producer, and many tasks may share one: all
+/// methods take `&self`.
 ///
 /// ```no_run
 /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
@@ -37,27 +51,24 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Producer {
-    client: Client,
-    group: String,
-    retries: u32,
-    send_timeout: Duration,
-    body_len_max: usize,
-    in_flight: Semaphore,
-    in_flight_max: u32,
+    inner: Arc<Inner>,
 }
 
-/// How a producer is set up. Made by [`Client::producer`].
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it starts"]
-pub struct ProducerBuilder {
+/// The producer behind its handles.
+struct Inner {
     client: Client,
+    /// With the namespace.
     group: String,
     retries: u32,
     send_timeout: Duration,
-    body_len_max: usize,
-    in_flight_max: u32,
+    attempt_timeout: Option<Duration>,
+    retries_if_not_stored: bool,
+    form: Form,
+    gate: Arc<Gate>,
+    faults: Faults,
+    greeted: Greeted,
 }
 
 /// What a broker did with a message.
@@ -78,6 +89,7 @@ pub enum SendStatus {
 
 /// Where a message, or a batch, was stored.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SendReceipt {
     /// How well it is stored.
     pub status: SendStatus,
@@ -90,102 +102,36 @@ pub struct SendReceipt {
     /// Its position in the queue, in messages; of a batch that of the first one. A delayed message
     /// has its position in the queue where it waits.
     pub queue_offset: QueueOffset,
+    /// By what the message can be recalled before it is delivered, if it has a time and the broker
+    /// is one of 5.x.
+    pub recall_handle: Option<String>,
 }
 
-impl ProducerBuilder {
-    pub(crate) fn new(client: Client, group: &str) -> Self {
-        Self {
-            client,
-            group: group.into(),
-            retries: 2,
-            send_timeout: Duration::from_secs(3),
-            body_len_max: MESSAGE_LEN_MAX,
-            in_flight_max: 1024,
+/// Why [`Producer::try_send`] did not take a message.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TrySendError {
+    /// As much is in flight as the producer allows. Here is the message, for a later try.
+    Full(Box<Message>),
+    /// The message breaks a rule, or the producer was shut down.
+    Failed(Error),
+}
+
+impl fmt::Display for TrySendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str("as much is in flight as the producer allows"),
+            Self::Failed(error) => error.fmt(f),
         }
     }
+}
 
-    /// How often a failed send is tried again; twice unless set.
-    ///
-    /// ```no_run
-    /// # fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
-    /// let producer = client.producer("orders-producer").retries(5).start()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn retries(mut self, retries: u32) -> Self {
-        self.retries = retries;
-        self
-    }
-
-    /// How long a send may take, all attempts together; 3 s unless set.
-    ///
-    /// ```no_run
-    /// # fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
-    /// use std::time::Duration;
-    ///
-    /// let producer =
-    ///     client.producer("orders-producer").send_timeout(Duration::from_secs(10)).start()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn send_timeout(mut self, timeout: Duration) -> Self {
-        self.send_timeout = timeout;
-        self
-    }
-
-    /// Longest body or batch, in bytes; 4 MiB unless set. The broker's own limit holds as well.
-    ///
-    /// ```no_run
-    /// # fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
-    /// let producer = client.producer("orders-producer").body_len_max(64 * 1024).start()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn body_len_max(mut self, len: usize) -> Self {
-        self.body_len_max = len;
-        self
-    }
-
-    /// Most sends that wait for an answer at one time, at least 1; 1,024 unless set. Further ones
-    /// wait for their turn, and their time runs.
-    ///
-    /// ```no_run
-    /// # fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
-    /// let producer = client.producer("orders-producer").in_flight_max(64).start()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn in_flight_max(mut self, count: u32) -> Self {
-        self.in_flight_max = count;
-        self
-    }
-
-    /// Starts the producer. Brokers are looked for when the first message is sent.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid::Group`](crate::Invalid::Group) or [`Error::Closed`].
-    ///
-    /// ```no_run
-    /// # fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
-    /// let producer = client.producer("orders-producer").start()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn start(self) -> Result<Producer, Error> {
-        self.client.shared.check_open()?;
-        self.client.shared.groups.join_as_producer(&self.group)?;
-        // The semaphore's own limit is far above what a connection takes.
-        let in_flight_max = self.in_flight_max.clamp(1, 1 << 20);
-        Ok(Producer {
-            client: self.client,
-            group: self.group,
-            retries: self.retries,
-            send_timeout: self.send_timeout,
-            body_len_max: self.body_len_max,
-            in_flight: Semaphore::new(usize::try_from(in_flight_max).unwrap_or(1)),
-            in_flight_max,
-        })
+impl std::error::Error for TrySendError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Full(_) => None,
+            Self::Failed(error) => Some(error),
+        }
     }
 }
 
@@ -219,7 +165,98 @@ impl Producer {
     /// # }
     /// ```
     pub async fn send(&self, message: Message) -> Result<SendReceipt, Error> {
-        self.deliver(&self.outbound(&message)?).await
+        self.inner.send(message, Target::Any).await
+    }
+
+    /// Sends a message if there is room for one more in flight, and never waits for it: neither for
+    /// other sends nor for memory. The future, which may be spawned, is the send itself.
+    ///
+    /// # Errors
+    ///
+    /// [`TrySendError::Full`] with the message, or [`TrySendError::Failed`]. Those of
+    /// [`Producer::send`] come from the future.
+    ///
+    /// ```no_run
+    /// # async fn example(producer: ringmq_client::Producer) -> Result<(), ringmq_client::Error> {
+    /// use ringmq_client::{Message, TrySendError};
+    ///
+    /// match producer.try_send(Message::new("Clicks", "button-1")) {
+    ///     Ok(sending) => drop(tokio::spawn(sending)),
+    ///     Err(TrySendError::Full(message)) => println!("dropped {:?}", message.body()),
+    ///     Err(TrySendError::Failed(error)) => return Err(error),
+    ///     Err(_) => {}
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_send(
+        &self,
+        message: Message,
+    ) -> Result<impl Future<Output = Result<SendReceipt, Error>> + Send + use<>, TrySendError> {
+        let deadline = Instant::now() + self.inner.send_timeout;
+        let inner = Arc::clone(&self.inner);
+        let entered = inner.client.shared.check_open();
+        let entered = entered.and_then(|()| inner.gate.try_enter(message.len_estimate()));
+        let permit = match entered {
+            Ok(permit) => permit,
+            Err(Error::Busy { .. }) => return Err(TrySendError::Full(message.into())),
+            Err(error) => return Err(TrySendError::Failed(error)),
+        };
+        let outbound = inner.outbound(&message).map_err(TrySendError::Failed)?;
+        Ok(async move {
+            let target = Target::of(&message);
+            let receipt = inner.deliver(&outbound, target, deadline).await;
+            drop(permit);
+            receipt
+        })
+    }
+
+    /// Sends a message to this queue and no other. Further attempts go there as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`Producer::send`]; [`Error::NoBroker`] if the queue's broker is not known.
+    ///
+    /// ```no_run
+    /// # async fn example(producer: ringmq_client::Producer) -> Result<(), ringmq_client::Error> {
+    /// use ringmq_client::{Message, MessageQueue};
+    ///
+    /// let queue = MessageQueue::new("Orders", "broker-a", 2);
+    /// producer.send_to(&queue, Message::new("Orders", "hello")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn send_to(
+        &self,
+        queue: &MessageQueue,
+        message: Message,
+    ) -> Result<SendReceipt, Error> {
+        self.inner.send(message, Target::Queue(queue)).await
+    }
+
+    /// Sends a message to the queue that a selector chooses: the index of one of the topic's queues,
+    /// in the order of broker names and queue ids. See [`select`](crate::select) for those of other
+    /// clients.
+    ///
+    /// # Errors
+    ///
+    /// As [`Producer::send`]; [`Invalid::Selection`](crate::Invalid::Selection) if there is no such
+    /// queue.
+    ///
+    /// ```no_run
+    /// # async fn example(producer: ringmq_client::Producer) -> Result<(), ringmq_client::Error> {
+    /// use ringmq_client::{Message, select};
+    ///
+    /// producer.send_by(Message::new("Orders", "paid"), select::by_key("order-17")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn send_by(
+        &self,
+        message: Message,
+        selector: impl Fn(&[MessageQueue]) -> usize + Send + Sync,
+    ) -> Result<SendReceipt, Error> {
+        self.inner.send(message, Target::Selected(&selector)).await
     }
 
     /// Sends messages of one topic in one request. They are stored in one queue, in this order,
@@ -243,8 +280,64 @@ impl Producer {
         messages: impl IntoIterator<Item = Message>,
     ) -> Result<SendReceipt, Error> {
         let messages: Vec<_> = messages.into_iter().collect();
-        let ids = &self.client.shared.unique_ids;
-        self.deliver(&Outbound::batch(&messages, ids, self.body_len_max)?).await
+        self.inner.send_batch(&messages, Target::Any).await
+    }
+
+    /// As [`Producer::send_batch`], to this queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`Producer::send_batch`] and [`Producer::send_to`].
+    ///
+    /// ```no_run
+    /// # async fn example(producer: ringmq_client::Producer) -> Result<(), ringmq_client::Error> {
+    /// use ringmq_client::{Message, MessageQueue};
+    ///
+    /// let queue = MessageQueue::new("Lines", "broker-a", 2);
+    /// producer.send_batch_to(&queue, ["one", "two"].map(|line| Message::new("Lines", line))).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn send_batch_to(
+        &self,
+        queue: &MessageQueue,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> Result<SendReceipt, Error> {
+        let messages: Vec<_> = messages.into_iter().collect();
+        self.inner.send_batch(&messages, Target::Queue(queue)).await
+    }
+
+    /// Sends any number of messages of one topic as batches of at most `len_max` bytes, one after
+    /// the other; see [`split`]. There is a receipt for each batch that was stored. After a batch
+    /// that was not, its error is the last item, and the messages from there on were not sent.
+    ///
+    /// ```no_run
+    /// # async fn example(producer: ringmq_client::Producer) -> Result<(), ringmq_client::Error> {
+    /// use ringmq_client::Message;
+    ///
+    /// let lines = (0..100_000).map(|n| Message::new("Lines", n.to_string()));
+    /// for receipt in producer.send_batches(lines, 1024 * 1024).await {
+    ///     println!("first at {}", receipt?.queue_offset);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn send_batches(
+        &self,
+        messages: impl IntoIterator<Item = Message>,
+        len_max: usize,
+    ) -> Vec<Result<SendReceipt, Error>> {
+        let mut results = Vec::new();
+        let batches: Vec<_> = split(messages, len_max).collect();
+        for batch in batches {
+            let result = self.inner.send_batch(&batch, Target::Any).await;
+            let is_failed = result.is_err();
+            results.push(result);
+            if is_failed {
+                break;
+            }
+        }
+        results
     }
 
     /// Sends a message without waiting for an answer: whether it arrives is not told. Waits until
@@ -263,17 +356,52 @@ impl Producer {
     /// # }
     /// ```
     pub async fn send_oneway(&self, message: Message) -> Result<(), Error> {
-        let outbound = self.outbound(&message)?;
-        let deadline = Instant::now() + self.send_timeout;
-        let _permit = self.permit(deadline).await?;
-        let shared = &self.client.shared;
-        let route = shared.publish_route(&outbound.topic, deadline).await?;
-        let queue = route.pick(None).ok_or_else(|| no_route(&outbound))?;
-        let addr = route.master(queue.broker_name()).ok_or_else(|| no_broker(queue))?;
-        let header = outbound.header(&self.group, queue);
-        let (code, body) = (outbound.code, outbound.body.clone());
-        let request = shared.remoting.oneway_request(code, |ext| header.encode(code, ext), body)?;
-        shared.remoting.oneway(addr, request, deadline).await
+        let deadline = Instant::now() + self.inner.send_timeout;
+        let outbound = self.inner.outbound(&message)?;
+        let _permit = self.inner.enter(outbound.len(), deadline).await?;
+        self.inner.throw(&outbound, Target::of(&message), deadline).await
+    }
+
+    /// The queues of a topic that can be written, in the order that selectors see.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoute`], or why no name server could be asked.
+    ///
+    /// ```no_run
+    /// # async fn example(producer: ringmq_client::Producer) -> Result<(), ringmq_client::Error> {
+    /// println!("{} queues", producer.queues("Orders").await?.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn queues(&self, topic: &str) -> Result<Vec<MessageQueue>, Error> {
+        let shared = &self.inner.client.shared;
+        let namespace = &shared.namespace;
+        let route = shared.publish_route(&namespace.wrap(topic), shared.deadline()).await?;
+        Ok(route.publish().iter().map(|queue| namespace.unwrap_queue(queue)).collect())
+    }
+
+    /// Turns [latency faults](ProducerBuilder::latency_faults) on or off, at any time. What was
+    /// learnt about brokers is forgotten.
+    ///
+    /// ```no_run
+    /// # fn example(producer: ringmq_client::Producer) {
+    /// producer.set_latency_faults(true);
+    /// # }
+    /// ```
+    pub fn set_latency_faults(&self, is_on: bool) {
+        self.inner.faults.switch(is_on);
+    }
+
+    /// Sends that are in flight now.
+    ///
+    /// ```no_run
+    /// # fn example(producer: ringmq_client::Producer) {
+    /// println!("{} in flight", producer.in_flight());
+    /// # }
+    /// ```
+    pub fn in_flight(&self) -> u32 {
+        self.inner.gate.in_flight()
     }
 
     /// Waits for the sends in flight, then leaves the group. Further sends end with
@@ -291,115 +419,56 @@ impl Producer {
     /// ```
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), Error> {
         let until = Instant::now() + deadline;
-        let all = timeout_at(until, self.in_flight.acquire_many(self.in_flight_max)).await;
-        let was_closed = self.in_flight.is_closed();
-        self.in_flight.close();
-        if !was_closed {
-            self.client.shared.leave(Group::Producer(&self.group), until).await;
+        let all = timeout_at(until, self.inner.gate.drained()).await;
+        if self.inner.gate.close() {
+            let group = Group::Producer(&self.inner.group);
+            self.inner.client.shared.leave(group, until).await;
         }
-        all.map(drop).map_err(|_| Error::Unfinished { deadline })
+        all.map_err(|_| Error::Unfinished { deadline })
+    }
+}
+
+impl Inner {
+    async fn send(&self, message: Message, target: Target<'_>) -> Result<SendReceipt, Error> {
+        let deadline = Instant::now() + self.send_timeout;
+        let outbound = self.outbound(&message)?;
+        let _permit = self.enter(outbound.len(), deadline).await?;
+        self.deliver(&outbound, target.or(&message), deadline).await
+    }
+
+    async fn send_batch(
+        &self,
+        messages: &[Message],
+        target: Target<'_>,
+    ) -> Result<SendReceipt, Error> {
+        let deadline = Instant::now() + self.send_timeout;
+        let ids = &self.client.shared.unique_ids;
+        let outbound = Outbound::batch(messages, ids, &self.form)?;
+        let _permit = self.enter(outbound.len(), deadline).await?;
+        self.deliver(&outbound, target, deadline).await
     }
 
     fn outbound(&self, message: &Message) -> Result<Outbound, Error> {
-        Ok(Outbound::single(message, &self.client.shared.unique_ids, self.body_len_max)?)
+        Ok(Outbound::single(message, &self.client.shared.unique_ids, &self.form)?)
     }
 
     /// The right to have one more send in flight.
-    async fn permit(&self, deadline: Instant) -> Result<SemaphorePermit<'_>, Error> {
+    async fn enter(&self, len: usize, deadline: Instant) -> Result<gate::Permit, Error> {
         self.client.shared.check_open()?;
-        match timeout_at(deadline, self.in_flight.acquire()).await {
-            Ok(permit) => permit.map_err(|_| Error::Closed),
-            Err(_) => Err(Error::Busy { in_flight_max: self.in_flight_max }),
+        self.gate.enter(len, deadline).await
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.gate.close() {
+            self.client.shared.groups.forget_producer(&self.group);
         }
     }
-
-    /// Sends until a broker has taken it, attempts and time permitting.
-    async fn deliver(&self, outbound: &Outbound) -> Result<SendReceipt, Error> {
-        let deadline = Instant::now() + self.send_timeout;
-        let _permit = self.permit(deadline).await?;
-        let mut last: Option<(Arc<str>, Error)> = None;
-        for attempt in 0..=self.retries {
-            let avoid = last.as_ref().map(|(broker_name, _)| &**broker_name);
-            let route = match self.client.shared.publish_route(&outbound.topic, deadline).await {
-                Ok(route) => route,
-                Err(error) => return Err(last.map_or(error, |(_, error)| error)),
-            };
-            let queue = route.pick(avoid).ok_or_else(|| no_route(outbound))?;
-            let is_same = avoid == Some(queue.broker_name());
-            if is_same && !pause(attempt, deadline).await {
-                break;
-            }
-            match self.attempt(outbound, queue, route.master(queue.broker_name()), deadline).await {
-                Ok(receipt) => return Ok(receipt),
-                Err(error) if !is_worth_a_retry(&error) => return Err(error),
-                Err(error) => {
-                    tracing::debug!(%queue, attempt, %error, "send failed");
-                    last = Some((queue.broker_name().into(), error));
-                }
-            }
-            if deadline <= Instant::now() {
-                break;
-            }
-        }
-        Err(last.map_or_else(|| no_route(outbound), |(_, error)| error))
-    }
-
-    async fn attempt(
-        &self,
-        outbound: &Outbound,
-        queue: &MessageQueue,
-        addr: Option<&str>,
-        deadline: Instant,
-    ) -> Result<SendReceipt, Error> {
-        let addr = addr.ok_or_else(|| no_broker(queue))?;
-        let remoting = &self.client.shared.remoting;
-        let header = outbound.header(&self.group, queue);
-        let (code, body) = (outbound.code, outbound.body.clone());
-        let request = remoting.request(code, |ext| header.encode(code, ext), body)?;
-        Ok(receipt(remoting.send(addr, &request, deadline).await?, outbound, queue))
-    }
 }
 
-fn no_route(outbound: &Outbound) -> Error {
-    Error::NoRoute { topic: outbound.topic.clone() }
-}
-
-fn no_broker(queue: &MessageQueue) -> Error {
-    Error::NoBroker { broker_name: queue.broker_name().into() }
-}
-
-/// Whether another attempt may succeed where this one failed.
-fn is_worth_a_retry(error: &Error) -> bool {
-    match error {
-        Error::Refused { code, .. } => is_retried_send(*code),
-        Error::Protocol { .. } => false,
-        error => error.retry_can_help(),
-    }
-}
-
-/// Waits before a broker that just failed is tried again; false if there is no time left for it.
-async fn pause(attempt: u32, deadline: Instant) -> bool {
-    let len = PAUSE_MIN.saturating_mul(1 << attempt.saturating_sub(1).min(6));
-    let until = Instant::now() + len;
-    if deadline <= until {
-        return false;
-    }
-    sleep_until(until).await;
-    true
-}
-
-/// What the application gets to know about a stored message.
-fn receipt(stored: Stored, outbound: &Outbound, queue: &MessageQueue) -> SendReceipt {
-    // A broker may choose another queue than the one it was asked for.
-    let queue = match stored.queue_id == queue.queue_id() {
-        true => queue.clone(),
-        false => MessageQueue::new(queue.topic(), queue.broker_name(), stored.queue_id),
-    };
-    SendReceipt {
-        status: stored.status,
-        message_id: outbound.message_id.clone(),
-        offset_message_id: stored.offset_message_id,
-        queue,
-        queue_offset: QueueOffset::new(stored.queue_offset),
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").field("group", &self.group).finish_non_exhaustive()
     }
 }

@@ -32,9 +32,12 @@ impl MessageQueue {
     }
 
     /// The queue with the same number on the same broker, of another topic.
-    #[allow(dead_code, reason = "for namespaces")]
     pub(crate) fn with_topic(&self, topic: Arc<str>) -> Self {
         Self { topic, broker_name: Arc::clone(&self.broker_name), queue_id: self.queue_id }
+    }
+
+    pub(crate) fn shared_broker_name(&self) -> Arc<str> {
+        Arc::clone(&self.broker_name)
     }
 
     /// The topic.

@@ -140,6 +140,21 @@ impl Remoting {
         self.encode(code, FLAG_ONEWAY, None, ext, body)
     }
 
+    /// Encodes a request that gets no answer, with a text for people.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remoting::request`].
+    pub(crate) fn oneway_with_remark(
+        &self,
+        code: i32,
+        remark: Option<&str>,
+        ext: impl FnOnce(&mut FrameWriter<'_, '_>),
+        body: Bytes,
+    ) -> Result<Request, Error> {
+        self.encode(code, FLAG_ONEWAY, remark, ext, body)
+    }
+
     fn encode(
         &self,
         code: i32,

@@ -2,12 +2,14 @@
 
 use std::{
     collections::BTreeMap,
+    hash::BuildHasher,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicUsize, Ordering},
     },
 };
 
+use foldhash::fast::FixedState;
 use ringmq_protocol::{
     body::{BrokerData, QueueData, TopicRouteData},
     names::perm,
@@ -23,7 +25,10 @@ const QUEUES_MAX: usize = 65_536;
 /// `DefaultMQProducer.defaultTopicQueueNums`.
 pub(crate) const CREATED_QUEUES_MAX: i32 = 4;
 
-/// A topic's route. Replaced as a whole, never changed, except for the counter and the mark.
+/// Counters of one route; more tasks than these share them.
+const TURNS: usize = 16;
+
+/// A topic's route. Replaced as a whole, never changed, except for the counters and the mark.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) data: TopicRouteData,
@@ -34,8 +39,8 @@ pub(crate) struct Route {
     publish: Vec<MessageQueue>,
     /// Queues to read, in the same order.
     subscribe: Vec<MessageQueue>,
-    /// Round robin over `publish`.
-    next: AtomicUsize,
+    /// Round robin over `publish`, for each task its own, as far as they go.
+    turns: [AtomicUsize; TURNS],
     /// Refreshes since someone used the route.
     idle_rounds: AtomicU32,
 }
@@ -65,14 +70,15 @@ impl Route {
         let readable = data.queue_datas.iter().filter(|q| q.perm & perm::READ != 0);
         let subscribe =
             queues(&topic, readable.map(|q| (q.broker_name.as_str(), q.read_queue_nums)));
-        // Any start will do; half of the range keeps the counter from wrapping early.
-        let start = usize::try_from(unique::random() >> 33).unwrap_or_default();
         Self {
             is_provisional: false,
             fetched,
             publish,
             subscribe,
-            next: AtomicUsize::new(start),
+            // Any start will do; half of the range keeps a counter from wrapping early.
+            turns: std::array::from_fn(|_| {
+                AtomicUsize::new(usize::try_from(unique::random() >> 33).unwrap_or_default())
+            }),
             idle_rounds: AtomicU32::new(0),
             data,
         }
@@ -91,19 +97,30 @@ impl Route {
     ///
     /// # Source
     ///
-    /// Apache RocketMQ 4.9.8, `TopicPublishInfo.selectOneMessageQueue`.
+    /// Apache RocketMQ 4.9.8, `TopicPublishInfo.selectOneMessageQueue`, whose counters belong to
+    /// threads.
     pub(crate) fn pick(&self, avoid: Option<&str>) -> Option<&MessageQueue> {
-        let count = self.publish.len();
-        let turn = || {
-            let at = self.next.fetch_add(1, Ordering::Relaxed).checked_rem(count)?;
-            self.publish.get(at)
-        };
-        let first = turn()?;
         let is_other = |queue: &MessageQueue| avoid != Some(queue.broker_name());
+        let first = self.turn()?;
         if is_other(first) {
             return Some(first);
         }
-        (1..count).filter_map(|_| turn()).find(|queue| is_other(queue)).or(Some(first))
+        self.pick_where(is_other).or(Some(first))
+    }
+
+    /// The next queue to send to of those that fit; `None` if none does.
+    pub(crate) fn pick_where(&self, fits: impl Fn(&MessageQueue) -> bool) -> Option<&MessageQueue> {
+        (0..self.publish.len()).filter_map(|_| self.turn()).find(|queue| fits(queue))
+    }
+
+    fn turn(&self) -> Option<&MessageQueue> {
+        let turn = self.turns.get(task_number() % TURNS)?.fetch_add(1, Ordering::Relaxed);
+        self.publish.get(turn.checked_rem(self.publish.len())?)
+    }
+
+    /// Queues to send to.
+    pub(crate) fn publish(&self) -> &[MessageQueue] {
+        &self.publish
     }
 
     /// Queues to read.
@@ -158,6 +175,12 @@ impl Route {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.data == other.data && self.is_provisional == other.is_provisional
     }
+}
+
+/// A number that stays the same within a task.
+fn task_number() -> usize {
+    let hash = FixedState::default().hash_one(tokio::task::try_id());
+    usize::try_from(hash >> 33).unwrap_or_default()
 }
 
 fn queues<'a>(
@@ -234,6 +257,33 @@ mod tests {
             assert_eq!(route.pick(Some("a")).unwrap().broker_name(), "b");
             assert_eq!(route.pick(Some("b")).unwrap().broker_name(), "a");
         }
+    }
+
+    #[tokio::test]
+    async fn each_task_goes_round_for_itself() {
+        let route = Arc::new(route(TWO));
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let route = Arc::clone(&route);
+                tokio::spawn(async move {
+                    let mut round = Vec::new();
+                    for _ in 0..4 {
+                        round.push(route.pick(None).unwrap().to_string());
+                        tokio::task::yield_now().await;
+                    }
+                    round
+                })
+            })
+            .collect();
+        let mut even = 0;
+        for task in tasks {
+            let mut round = task.await.unwrap();
+            round.sort();
+            round.dedup();
+            even += usize::from(round.len() == 4);
+        }
+        // Tasks that share a counter may miss a queue, but not all of eight do.
+        assert!(0 < even, "no task went round");
     }
 
     #[test]

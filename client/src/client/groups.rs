@@ -140,6 +140,11 @@ impl Groups {
         Ok(())
     }
 
+    /// Takes a producer that was dropped out of the heartbeats.
+    pub(crate) fn forget_producer(&self, group: &str) {
+        self.remove(Group::Producer(group));
+    }
+
     /// # Errors
     ///
     /// [`Invalid::Group`], or [`Invalid::GroupInUse`]: brokers tell members apart by client.

@@ -7,7 +7,7 @@
 //! Source: Apache RocketMQ 4.9.8, `MQClientInstance.updateTopicRouteInfoFromNameServer`.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -23,7 +23,10 @@ use ringmq_protocol::{
     headers::RouteRequest,
     names::AUTO_CREATE_TOPIC,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use super::Shared;
 use crate::{
@@ -53,6 +56,10 @@ pub(crate) struct Routes {
     asking: tokio::sync::Mutex<()>,
     /// Counts changes of any route.
     changes: watch::Sender<u64>,
+    /// Topics whose routes may be out of date, since sends failed.
+    doubted: Mutex<BTreeSet<String>>,
+    /// Wakes the upkeep for them.
+    doubt: Arc<Notify>,
 }
 
 impl Routes {
@@ -63,12 +70,29 @@ impl Routes {
             known: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             changes: watch::Sender::new(0),
+            doubted: Mutex::default(),
+            doubt: Arc::default(),
         }
     }
 
     /// The name servers, as `host:port;host:port`.
     pub(crate) fn servers(&self) -> String {
         self.servers.join(";")
+    }
+
+    /// Has a topic's route asked for again soon: a send by it failed.
+    pub(crate) fn doubt(&self, topic: &str) {
+        let mut doubted = lock(&self.doubted);
+        if doubted.len() < ROUTES_MAX && !doubted.contains(topic) {
+            doubted.insert(topic.into());
+            drop(doubted);
+            self.doubt.notify_one();
+        }
+    }
+
+    /// Tells when a route was doubted.
+    pub(super) fn doubts(&self) -> Arc<Notify> {
+        Arc::clone(&self.doubt)
     }
 
     /// Tells when a route has changed.
@@ -247,6 +271,16 @@ impl Shared {
             }
         }
         Err(failure)
+    }
+
+    /// Asks again for the routes that were doubted.
+    pub(super) async fn settle_doubts(&self) {
+        let topics = std::mem::take(&mut *lock(&self.routes.doubted));
+        for topic in topics {
+            if let Err(error) = self.ask_route(&topic, self.deadline()).await {
+                tracing::debug!(topic, %error, "kept the old route");
+            }
+        }
     }
 
     /// Asks for all routes in use again, drops those that nobody used for a while, and closes

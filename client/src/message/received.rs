@@ -1,24 +1,22 @@
 //! A message as a broker delivers it.
 
-use std::{io::Read, net::SocketAddr, sync::Arc, time::SystemTime};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::SystemTime,
+};
 
 use bytes::Bytes;
-use flate2::read::ZlibDecoder;
 use ringmq_protocol::{
+    headers::PushReplyRequest,
     message_id::OffsetMessageId,
     names,
     properties::{self, name},
-    record::{self, MessageView, sys_flag},
+    record::{self, MessageView},
 };
 
-use crate::{MessageQueue, QueueOffset, clock};
-
-/// Longest body that is unpacked. Unit: bytes. A sender may raise its limit over 4 MiB, but a few
-/// bytes must not become all of the memory.
-const UNPACKED_LEN_MAX: u64 = 64 * 1024 * 1024;
-
-/// Compression type 3 of the sys flag: zlib, as 0.
-const ZLIB: i32 = 0x300;
+use super::compress::unpack;
+use crate::{MessageQueue, QueueOffset, clock, namespace::Namespace};
 
 /// A message as a broker delivers it.
 ///
@@ -79,8 +77,10 @@ impl ReceivedMessage {
         &self.body
     }
 
-    /// Whether the body is still compressed, because it is so with something other than zlib, or
-    /// it unpacks to more than 64 MiB, or it is damaged.
+    /// Whether the body is still compressed, because the feature of its [`Compression`] is off, or it
+    /// unpacks to more than 64 MiB, or it is damaged.
+    ///
+    /// [`Compression`]: crate::Compression
     pub const fn is_packed(&self) -> bool {
         self.packing != 0
     }
@@ -181,19 +181,56 @@ impl ReceivedMessage {
         }
     }
 
+    /// A reply, as a broker pushes it. It has no position in any queue.
+    ///
+    /// # Source
+    ///
+    /// Apache RocketMQ 4.9.8, `ClientRemotingProcessor.receiveReplyMessage`.
+    pub(crate) fn reply(header: &PushReplyRequest<'_>, body: Bytes) -> Self {
+        let (body, packing) = unpack(body, header.sys_flag);
+        let mut properties = header.properties.map(|text| text.bytes().into_owned());
+        let text = properties.get_or_insert_default();
+        // Decimal digits are allowed in any property.
+        let _ = properties::append(text, name::ARRIVE_TIME, &clock::epoch_ms().to_string());
+        let host = |text: &str| {
+            text.trim_start_matches('/').parse().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
+        };
+        Self {
+            queue: MessageQueue::new(&*header.topic, "", header.queue_id),
+            topic: None,
+            body,
+            packing,
+            properties: properties.unwrap_or_default().into(),
+            flag: header.flag,
+            queue_offset: QueueOffset::ZERO,
+            log_offset: 0,
+            born_ms: header.born_timestamp_ms,
+            born_host: host(&header.born_host),
+            store_ms: header.store_timestamp_ms,
+            store_host: host(&header.store_host),
+            reconsume_times: header.reconsume_times,
+        }
+    }
+
+    /// The message as the application of a client with this namespace sees it.
+    pub(crate) fn unwrapped(mut self, namespace: &Namespace) -> Self {
+        self.queue = namespace.unwrap_queue(&self.queue);
+        self.topic = self.topic.map(|topic| namespace.unwrap(&topic).into());
+        self
+    }
+
     fn new(
         view: &MessageView<'_>,
         answer: &Bytes,
         topic: &Arc<str>,
         broker_name: &Arc<str>,
     ) -> Self {
-        let (body, is_packed) = unpack(answer.slice_ref(view.body), view.sys_flag);
-        let packing = view.sys_flag & (sys_flag::COMPRESSED | sys_flag::COMPRESSION_MASK);
+        let (body, packing) = unpack(answer.slice_ref(view.body), view.sys_flag);
         Self {
             queue: MessageQueue::new(Arc::clone(topic), Arc::clone(broker_name), view.queue_id),
             topic: None,
             body,
-            packing: if is_packed { packing } else { 0 },
+            packing,
             properties: answer.slice_ref(view.properties),
             flag: view.flag,
             queue_offset: QueueOffset::new(view.queue_offset),
@@ -204,24 +241,6 @@ impl ReceivedMessage {
             store_host: view.store_host,
             reconsume_times: view.reconsume_times,
         }
-    }
-}
-
-/// The body as it was before the producer compressed it, and whether it still is compressed.
-fn unpack(body: Bytes, flags: i32) -> (Bytes, bool) {
-    if flags & sys_flag::COMPRESSED == 0 {
-        return (body, false);
-    }
-    if !matches!(flags & sys_flag::COMPRESSION_MASK, 0 | ZLIB) {
-        return (body, true);
-    }
-    let mut unpacked = Vec::new();
-    let read = ZlibDecoder::new(&*body).take(UNPACKED_LEN_MAX + 1).read_to_end(&mut unpacked);
-    match read {
-        Ok(len) if u64::try_from(len).is_ok_and(|len| len <= UNPACKED_LEN_MAX) => {
-            (unpacked.into(), false)
-        }
-        _ => (body, true),
     }
 }
 
@@ -276,40 +295,5 @@ pub(crate) mod tests_support {
         let mut bytes = vec![0; parts.encoded_len()];
         parts.write(offset, 4096 + offset, 1_700_000_000_001, &mut bytes);
         parse_all(&bytes.into(), "a").unwrap().remove(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use flate2::{Compression, write::ZlibEncoder};
-
-    use super::*;
-
-    fn packed(body: &[u8]) -> Bytes {
-        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::new(5));
-        encoder.write_all(body).unwrap();
-        encoder.finish().unwrap().into()
-    }
-
-    #[test]
-    fn zlib_bodies_are_unpacked_and_others_left() {
-        let body = b"hello".repeat(1000);
-        for flags in [0x1, 0x301] {
-            assert_eq!(unpack(packed(&body), flags), (body.clone().into(), false));
-        }
-        let plain = Bytes::from_static(b"plain");
-        assert_eq!(unpack(plain.clone(), 0), (plain.clone(), false));
-        for flags in [0x1, 0x101, 0x201, 0x301] {
-            assert_eq!(unpack(plain.clone(), flags), (plain.clone(), true), "flags {flags:#x}");
-        }
-    }
-
-    #[test]
-    fn a_body_that_would_fill_the_memory_stays_packed() {
-        let bomb = packed(&vec![0; usize::try_from(UNPACKED_LEN_MAX).unwrap() + 1]);
-        let (body, is_packed) = unpack(bomb.clone(), 1);
-        assert!(is_packed && body == bomb);
     }
 }

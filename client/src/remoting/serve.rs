@@ -22,7 +22,7 @@ use ringmq_protocol::{
 use tokio::sync::Semaphore;
 
 use super::link::State;
-use crate::{client::Shared, consumer::answers};
+use crate::{client::Shared, consumer::answers, producer};
 
 /// Most requests of one connection that are worked on. Further ones are told that the client is
 /// busy.
@@ -33,14 +33,14 @@ type Handling = Pin<Box<dyn Future<Output = Reply> + Send>>;
 type Handler = fn(Arc<Shared>, Inbound) -> Handling;
 
 /// Who handles which request.
-const HANDLERS: [(i32, Handler); 6] = [
+const HANDLERS: [(i32, Handler); 7] = [
     (request::NOTIFY_CONSUMER_IDS_CHANGED, |c, r| Box::pin(answers::members_changed(c, r))),
     (request::RESET_CONSUMER_CLIENT_OFFSET, |c, r| Box::pin(answers::reset(c, r))),
     (request::GET_CONSUMER_STATUS_FROM_CLIENT, |c, r| Box::pin(answers::status(c, r))),
     (request::GET_CONSUMER_RUNNING_INFO, |c, r| Box::pin(answers::running_info(c, r))),
     (request::CONSUME_MESSAGE_DIRECTLY, |c, r| Box::pin(answers::consume_directly(c, r))),
-    // A reply that nobody waits for is taken all the same.
-    (request::PUSH_REPLY_MESSAGE_TO_CLIENT, |_, _| Box::pin(async { Reply::ok(Bytes::new()) })),
+    (request::CHECK_TRANSACTION_STATE, |c, r| Box::pin(producer::check_transaction(c, r))),
+    (request::PUSH_REPLY_MESSAGE_TO_CLIENT, |c, r| Box::pin(producer::reply_pushed(c, r))),
 ];
 
 /// A broker's request.

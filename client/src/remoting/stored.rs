@@ -19,7 +19,6 @@ pub(crate) struct Stored {
     /// Whether the broker wants no traces.
     #[allow(dead_code, reason = "for traces")]
     pub(crate) is_trace_off: bool,
-    #[allow(dead_code, reason = "for transactions and traces")]
     pub(crate) details: Option<Box<Details>>,
 }
 

@@ -33,6 +33,7 @@ pub(crate) struct Seen {
     pub(crate) opaque: i32,
     pub(crate) flag: i32,
     pub(crate) language: String,
+    pub(crate) remark: Option<String>,
     pub(crate) ext: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
     /// How many connections there were before this one.
@@ -62,6 +63,8 @@ pub(crate) enum Reaction {
     /// Bytes as they are.
     Raw(Vec<u8>),
     Silence,
+    /// The other reaction, after this time.
+    Later(Duration, Box<Reaction>),
     Close,
 }
 
@@ -192,6 +195,7 @@ async fn serve(
                 opaque: command.opaque,
                 flag: command.flag,
                 language: command.language.name().into(),
+                remark: command.remark.as_deref().map(String::from),
                 ext: command.ext.iter().map(|(n, v)| (n.into_owned(), v.into_owned())).collect(),
                 body: frame.body.into(),
                 connection,
@@ -201,12 +205,19 @@ async fn serve(
             drop(command);
             let _ = buffer.split_to(total_len);
             let bytes = match react(&seen) {
-                Reaction::Answer { code, remark, ext, body } => {
-                    encode(seen.opaque, code, remark, &ext, &body)
-                }
-                Reaction::Raw(bytes) => bytes,
                 Reaction::Silence => continue,
                 Reaction::Close => return drop(writer.lock().await.shutdown().await),
+                Reaction::Later(time, reaction) => {
+                    let (writer, opaque) = (Arc::clone(&writer), seen.opaque);
+                    tokio::spawn(async move {
+                        tokio::time::sleep(time).await;
+                        let bytes = bytes_of(*reaction, opaque).unwrap();
+                        // The client may be gone.
+                        let _ = writer.lock().await.write_all(&bytes).await;
+                    });
+                    continue;
+                }
+                reaction => bytes_of(reaction, seen.opaque).unwrap(),
             };
             if answers && writer.lock().await.write_all(&bytes).await.is_err() {
                 return;
@@ -215,6 +226,17 @@ async fn serve(
         if len == 0 {
             return;
         }
+    }
+}
+
+/// The bytes of a reaction that has some.
+fn bytes_of(reaction: Reaction, opaque: i32) -> Option<Vec<u8>> {
+    match reaction {
+        Reaction::Answer { code, remark, ext, body } => {
+            Some(encode(opaque, code, remark, &ext, &body))
+        }
+        Reaction::Raw(bytes) => Some(bytes),
+        Reaction::Silence | Reaction::Later(..) | Reaction::Close => None,
     }
 }
 
