@@ -60,12 +60,15 @@ struct Prepared {
     left: u64,
 }
 
-fn open(dir: &Path, segments: Segments) -> Result<Prepared, Failure> {
-    /// Two of these are prepared ahead.
-    const LONG: u64 = 2 << 30;
+/// Opens a store whose first segment holds some runs of `need` bytes of log.
+fn open(dir: &Path, segments: Segments, need: u64) -> Result<Prepared, Failure> {
     const SHORT: u64 = 64 << 20;
+    const LONG: u64 = 2 << 30;
     let (segment_len, left) = match segments {
-        Segments::Prepared => (LONG, LONG - (64 << 20)),
+        Segments::Prepared => {
+            let len = (3 * need).next_power_of_two().clamp(SHORT, LONG);
+            (len, len - (1 << 20))
+        }
         Segments::Preparing => (SHORT, u64::MAX),
     };
     let mut own = Own::open(dir, &Bench::options(segment_len))?;
@@ -81,6 +84,14 @@ fn measure(
     case: &Case,
     table: &mut Table,
 ) -> Result<(), Failure> {
+    let state = match segments {
+        Segments::Prepared => "prepared",
+        Segments::Preparing => "preparing",
+    };
+    let what = format!("{} B, {} in flight, {state}", case.record_len, case.in_flight);
+    if !bench.wants(&what) {
+        return Ok(());
+    }
     let bytes = match case.in_flight {
         1 => SINGLE * case.record_len as u64,
         _ => bench.bytes,
@@ -96,7 +107,7 @@ fn measure(
             Some(prepared) if prepared.left >= need => prepared,
             used => {
                 drop(used);
-                open(&bench.fresh("append")?, segments)?
+                open(&bench.fresh("append")?, segments, need)?
             }
         };
         prepared.own.prepare()?;
@@ -123,11 +134,6 @@ fn measure(
         }));
     }
     bench.remove(&bench.dir.join("append"))?;
-    let state = match segments {
-        Segments::Prepared => "prepared",
-        Segments::Preparing => "preparing",
-    };
-    let what = format!("{} B, {} in flight, {state}", case.record_len, case.in_flight);
     let single = case.in_flight == 1;
     table.add(Row {
         what: what.clone(),
@@ -165,7 +171,11 @@ fn bare(device: &mut Device, case: &Case, group_len: f64, bytes: u64) -> Result<
     let same = (group_len as usize).next_multiple_of(512).clamp(512, super::device::LEN_MAX);
     match case.in_flight {
         1 => Ok(device.writes(same, 1, SINGLE * same as u64)?),
-        256 => Ok(device.writes(same, DEPTH, bytes / 2)?),
+        256 => {
+            // The same bytes in flight in writes of the same length.
+            let depth = (case.in_flight * case.record_len).div_ceil(same).clamp(1, DEPTH);
+            Ok(device.writes(same, depth, bytes / 2)?)
+        }
         _ => {
             let mut best: Option<Figures> = None;
             for len in GROUPS {

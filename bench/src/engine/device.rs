@@ -13,13 +13,47 @@ use io_uring::types::Fixed;
 use io_uring::{IoUring, opcode, squeue};
 use rustix::fs::{Mode, OFlags};
 
-use super::figures::{Figures, Lap};
+use super::Bench;
+use super::figures::{Figures, Lap, median};
+use super::own::Failure;
+use super::table::{Bar, Row, Table};
 
 const ALIGN: usize = 4096;
 /// Longest operation.
 pub(crate) const LEN_MAX: usize = 1 << 20;
 /// Operations in flight at most.
 const DEPTH_MAX: usize = 16;
+
+/// Writes of these lengths, this many in flight: bytes.
+const LENGTHS: [usize; 8] =
+    [512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
+const DEPTHS: [usize; 4] = [1, 2, 3, 4];
+
+/// A table of the device alone.
+pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<(), Failure> {
+    let mut device = Device::new(&bench.dir, bench.bytes.next_multiple_of(LEN_MAX as u64))?;
+    for (len, depth) in LENGTHS.iter().flat_map(|&len| DEPTHS.map(|depth| (len, depth))) {
+        let what = format!("{} KiB, {depth} in flight", len as f64 / 1024.0);
+        if !bench.wants(&what) {
+            continue;
+        }
+        // Short writes are bounded by number, long ones by bytes.
+        let bytes = bench.bytes.min(2000 * len as u64);
+        let runs: Vec<Figures> = (0..bench.repetitions)
+            .map(|_| device.writes(len, depth, bytes))
+            .collect::<io::Result<_>>()?;
+        let quantile = |quantile| median(runs.iter().map(|run| run.quantile_us(quantile)));
+        table.add(Row {
+            what,
+            got: format!("p50 {:.0}, p99 {:.0} us", quantile(0.5), quantile(0.99)),
+            measure: "MB/s",
+            values: runs.iter().map(|run| run.byte_rate() / 1e6).collect(),
+            bar: Bar::None,
+            details: runs.iter().map(Figures::json).collect(),
+        })?;
+    }
+    Ok(())
+}
 
 /// Reads and writes of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,6 +38,9 @@ pub(crate) struct Engine {
     /// What to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Case::ALL)]
     cases: Vec<Case>,
+    /// Of the appends and the numbers of queues, only those whose line contains this
+    #[arg(long)]
+    only: Option<String>,
     /// Repetitions of each
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     repetitions: u32,
@@ -51,6 +54,8 @@ pub(crate) struct Engine {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Case {
+    /// The device alone, by length and number of operations in flight
+    Device,
     /// Durable appends by record length and number in flight
     Append,
     /// Reads of what is in memory
@@ -68,7 +73,8 @@ enum Case {
 }
 
 impl Case {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
+        Self::Device,
         Self::Append,
         Self::Tail,
         Self::Cold,
@@ -91,6 +97,7 @@ struct Bench {
     dir: PathBuf,
     repetitions: u32,
     bytes: u64,
+    only: Option<String>,
 }
 
 impl Bench {
@@ -109,6 +116,11 @@ impl Bench {
         }
     }
 
+    /// Whether a line with this description was asked for.
+    fn wants(&self, what: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| what.contains(only.as_str()))
+    }
+
     /// The usual options, with segments of a length.
     fn options(segment_len: u64) -> StoreOptions {
         StoreOptions { segment_len, limits: ShardLimits::default(), ..StoreOptions::default() }
@@ -124,8 +136,12 @@ impl Engine {
     pub(crate) fn run(&self) -> io::Result<()> {
         let dir = self.dir.join(format!("ringmq-bench-{}", std::process::id()));
         fs::create_dir_all(&dir)?;
-        let bench =
-            Bench { dir: dir.clone(), repetitions: self.repetitions, bytes: self.bytes_max };
+        let bench = Bench {
+            dir: dir.clone(),
+            repetitions: self.repetitions,
+            bytes: self.bytes_max,
+            only: self.only.clone(),
+        };
         let mut table = Table::default();
         let result = self.cases.iter().try_for_each(|case| run(*case, &bench, &mut table));
         fs::remove_dir_all(&dir)?;
@@ -144,6 +160,7 @@ impl Engine {
 fn run(case: Case, bench: &Bench, table: &mut Table) -> Result<(), Failure> {
     table.begin(&case.to_string())?;
     match case {
+        Case::Device => device::run(bench, table),
         Case::Append => append::run(bench, table),
         Case::Tail => tail::run(bench, table),
         Case::Cold => cold::run(bench, table),
