@@ -85,8 +85,12 @@ fn complete(shard: &mut Shard) {
         let (id, result, buffer): (_, _, Option<ReadBuffer>) = match op {
             Op::Write { id, data, .. } => (id, Ok(data.len()), None),
             Op::Read { id, len, buffer, .. } => (id, Ok(len), Some(buffer)),
-            Op::CreateSegment { id, .. } => (id, Ok(0), None),
-            Op::ReplaceCheckpoint { id, bytes } => (id, Ok(bytes.len()), None),
+            Op::FreeSpace { id } => (id, Ok(1 << 40), None),
+            Op::CreateSegment { id, .. }
+            | Op::RecycleSegment { id, .. }
+            | Op::RemoveSegment { id, .. }
+            | Op::Discard { id, .. } => (id, Ok(0), None),
+            Op::ReplaceCheckpoint { id, bytes, .. } => (id, Ok(bytes.len()), None),
         };
         shard.complete(Completion { id, result, buffer }, time);
     }
