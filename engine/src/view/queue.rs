@@ -124,6 +124,7 @@ impl Queue {
             key: key.into(),
             incarnation: Some(incarnation),
             slot: Slot::Opened,
+            segment: u64::MAX,
             ..Self::default()
         }
     }
