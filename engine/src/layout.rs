@@ -167,6 +167,15 @@ impl GroupMap {
         self.end = self.end.min(byte);
     }
 
+    /// The stretch in which the first group begins that was stored at or after `time`, which must not
+    /// be later than the last one: it begins in it or at its end.
+    pub(crate) fn step_around(&self, time: EpochMillis) -> (u64, u64) {
+        let after = self.times.partition_point(|&step| step < time);
+        let start = |step: usize| self.starts.get(step).map(|&start| u64::from(start));
+        let from = after.checked_sub(1).and_then(start).unwrap_or(0);
+        (from, start(after).unwrap_or(self.end).max(from))
+    }
+
     /// Store time of the segment's newest group.
     pub(crate) fn last_time(&self) -> EpochMillis {
         self.last_time

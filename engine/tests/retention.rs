@@ -299,11 +299,14 @@ fn a_cold_reader_and_retention_race_without_a_wrong_record() {
     let queue = store.queue(b"q");
     let record = |n: i64| format!("{n:012}").into_bytes().repeat(BODY / 12);
     let (mut written, mut at, mut lost, mut read) = (0, 0, 0, 0);
+    let mut times = Vec::new();
     while written < 3000 {
-        let sequence = store.append(queue, &record(written));
+        let bytes = record(written);
+        let appended = store.retry(|shard, now| shard.shard().append(queue, &[&bytes[..]], now));
+        times.push(appended.store_time);
         written += 1;
         if written % 10 == 0 {
-            store.commit(sequence);
+            store.commit(appended.sequence);
         }
         // The reader is slower than the writer, so retention overtakes it again and again.
         if written % 2 == 0 {
@@ -324,13 +327,19 @@ fn a_cold_reader_and_retention_race_without_a_wrong_record() {
     }
     assert!(lost > 0 && read > 0, "{lost} lost, {read} read");
     let min = store.min_max(queue).0;
-    let found = loop {
-        match store.shard.shard().search_time(queue, NOW, 7) {
-            SearchOutcome::Pending => store.turn(),
-            found => break found,
-        }
-    };
-    assert!(matches!(found, SearchOutcome::Found(offset) if offset.get() == min), "{found:?}");
+    let times_from = usize::try_from(min).unwrap();
+    for wanted in [NOW, times[times_from], times[times_from + 201], times[2500], times[2999]] {
+        let found = loop {
+            match store.shard.shard().search_time(queue, wanted, 7) {
+                SearchOutcome::Pending => store.shard.turn_blocking(store.now, WAIT).unwrap(),
+                SearchOutcome::Found(offset) => break offset.get(),
+                failed => panic!("{failed:?}"),
+            }
+        };
+        let first = times.iter().position(|&time| time >= wanted).unwrap();
+        let min = store.min_max(queue).0;
+        assert_eq!(found, i64::try_from(first).unwrap().max(min), "{wanted}");
+    }
 }
 
 #[test]

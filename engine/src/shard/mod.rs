@@ -20,6 +20,7 @@ mod prepare;
 mod read;
 mod retention;
 mod tail;
+mod time;
 
 use std::collections::VecDeque;
 

@@ -237,23 +237,6 @@ impl Shard {
         }
     }
 
-    /// Finds the first offset whose record was stored at or after a time.
-    pub fn search_time(&mut self, queue: QueueNo, time: EpochMillis, token: u64) -> SearchOutcome {
-        let (mut low, mut high) = (self.min_offset(queue).get(), self.max_offset(queue).get());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let at = QueueOffset::new(middle).unwrap_or_default();
-            match self.store_time_at(queue, at, token) {
-                Ok(stored) if stored >= time => high = middle,
-                Ok(_) => low = middle + 1,
-                Err(Miss::Pending) => return SearchOutcome::Pending,
-                Err(Miss::Failed(error)) => return SearchOutcome::Failed(error),
-                Err(Miss::Outside) => break,
-            }
-        }
-        SearchOutcome::Found(QueueOffset::new(low).unwrap_or_default())
-    }
-
     /// When the record at a queue offset was stored.
     ///
     /// # Errors
@@ -312,7 +295,7 @@ fn push_slice(out: &mut Vec<RecordSlice>, first: usize, slice: RecordSlice) {
 }
 
 /// The headers of checked groups that lie back to back, with their place in the bytes.
-fn headers(
+pub(super) fn headers(
     base: LogOffset,
     groups: &RecordSlice,
     block_len: usize,

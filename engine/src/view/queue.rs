@@ -60,6 +60,14 @@ pub(crate) enum EntryPlace {
     Block(Block, usize),
 }
 
+/// Where the first entry at or behind a log position is.
+pub(crate) enum FirstAt {
+    /// It has this offset, or the queue ends there.
+    Offset(u64),
+    /// It is in this block, or the first one behind it.
+    In(Block),
+}
+
 /// What a slot of the shard's queues holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Slot {
@@ -348,6 +356,20 @@ impl Queue {
         let block = *self.blocks.get(after.checked_sub(1)?)?;
         let n = offset - block.first;
         (offset < block.end()).then_some(EntryPlace::Block(block, index(n)))
+    }
+
+    /// The first entry whose record lies at or behind a position; positions rise with offsets.
+    pub(crate) fn first_at(&self, position: LogOffset) -> FirstAt {
+        let after = self.blocks.partition_point(|block| block.position < position);
+        let last = after.checked_sub(1).and_then(|last| self.blocks.get(last));
+        let is_last_block = after == self.blocks.len();
+        let in_tail = self.tail.partition_point(|entry| entry.position < position);
+        match last {
+            // The tail goes on behind the last block.
+            Some(block) if !is_last_block || in_tail == 0 => FirstAt::In(*block),
+            None if !is_last_block => FirstAt::Offset(self.blocks.first().map_or(0, |b| b.first)),
+            _ => FirstAt::Offset(self.tail_from + wide(in_tail)),
+        }
     }
 
     pub(crate) fn has_waiters(&self) -> bool {
