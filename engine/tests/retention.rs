@@ -104,7 +104,7 @@ impl Opened {
             let mut out = Vec::new();
             let all = TagFilter::All;
             match self.shard.shard().read(queue, from, &limits, &all, 7, &mut out) {
-                ReadOutcome::Found { next, .. } => return Ok((out[0].to_vec(), next.get())),
+                ReadOutcome::Found { next, .. } => return Ok((out.remove(0).to_vec(), next.get())),
                 ReadOutcome::Pending => self.turn(),
                 other => return Err(other),
             }

@@ -22,7 +22,7 @@ use crate::{
 };
 
 use self::{
-    cli::{BlockSize, Cli},
+    cli::{BlockSize, Cli, DISK_BUDGET_FORMS, DiskBudget},
     file::Properties,
 };
 
@@ -97,6 +97,10 @@ pub struct BrokerConfig {
     pub block_len: Option<u32>,
     /// Size of the log segments of a new store in bytes; `None` takes the engine's default.
     pub segment_len: Option<u64>,
+    /// What the store may take of the disk; `None` takes what it was given at its creation.
+    pub disk_budget: Option<DiskBudget>,
+    /// `fileReservedTime`: age at which messages are given up, a segment at a time.
+    pub message_age: Duration,
     /// Memory of each shard.
     pub memory: ShardMemory,
     /// `autoCreateTopicEnable`.
@@ -307,6 +311,8 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
         threads: flags.threads.or(file.within("threads", 1, THREADS_MAX)?),
         block_len: flags.block_size.0.or(block_len(file)?),
         segment_len: file.within("segmentSize", 1 << 20, 2 << 30)?,
+        disk_budget: flags.disk_budget.or(file.optional("diskBudget", DISK_BUDGET_FORMS)?),
+        message_age: hours(file.ranged("fileReservedTime", 72, 1, 1_000_000)?),
         memory: ShardMemory {
             tail: memory(file, "shardTailMemory")?,
             large: memory(file, "shardLargeMemory")?,
@@ -346,6 +352,10 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
 }
 
 /// An amount of memory that a shard can work with.
+fn hours(count: u64) -> Duration {
+    Duration::from_secs(count * 3600)
+}
+
 fn memory(file: &mut Properties, key: &str) -> Result<Option<usize>, ConfigError> {
     const MIN: usize = 16 << 20;
     const MAX: usize = 1 << 40;

@@ -23,7 +23,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use ringmq_engine::ShardStats;
+use ringmq_engine::{DiskUse, ShardStats};
 use tokio::{
     net::TcpStream,
     sync::watch,
@@ -76,6 +76,10 @@ pub struct ShardFigures {
     pub queues: usize,
     /// Why it takes no more writes.
     pub poison: Option<String>,
+    /// What it takes of the disk.
+    pub disk: DiskUse,
+    /// Messages that consumer groups lost to retention before they had read them.
+    pub lost_unread: Vec<(String, u64)>,
 }
 
 /// Where a broker's figures come from.

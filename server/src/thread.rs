@@ -10,6 +10,7 @@
 //!
 //! Nothing here is shared with another thread but what goes through [`crate::link`].
 
+mod losses;
 pub(crate) mod plane;
 mod start;
 mod turn;
@@ -30,6 +31,8 @@ use ringmq_engine::{
 };
 use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot};
+
+use self::losses::Losses;
 
 use crate::{
     broker::{
@@ -136,6 +139,8 @@ pub(crate) struct LocalShard {
     last_tick: Cell<i64>,
     /// Whether its end has been logged.
     reported: Cell<bool>,
+    /// What retention took from consumer groups.
+    losses: RefCell<Losses>,
 }
 
 /// One data thread.
@@ -174,6 +179,7 @@ impl LocalShard {
             room: Notify::new(),
             last_tick: Cell::new(0),
             reported: Cell::new(false),
+            losses: RefCell::default(),
         }
     }
 

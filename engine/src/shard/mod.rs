@@ -265,6 +265,11 @@ impl Shard {
         self.views.by_key.get(key).copied()
     }
 
+    /// The key of a queue; `None` once it is deleted.
+    pub fn queue_key(&self, queue: QueueNo) -> Option<&[u8]> {
+        self.views.queue(queue).map(crate::view::queue::Queue::key).filter(|key| !key.is_empty())
+    }
+
     /// How many queues the shard has.
     pub fn queue_count(&self) -> usize {
         self.views.by_key.len()
@@ -307,6 +312,15 @@ impl Shard {
         prefix: &'a [u8],
     ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         self.views.facts.with_prefix(prefix)
+    }
+
+    /// Committed facts whose key is greater than `key`, in the order of their keys. For a look at all
+    /// of them, some at a time.
+    pub fn facts_behind<'a>(
+        &'a self,
+        key: &[u8],
+    ) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        self.views.facts.behind(Some(key)).map(|(key, state)| (key, state.value))
     }
 
     /// The committed frontier: everything that was given this sequence or a lower one is durable,

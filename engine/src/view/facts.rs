@@ -90,7 +90,7 @@ impl Facts {
     pub(crate) fn behind<'a>(
         &'a self,
         key: Option<&[u8]>,
-    ) -> impl Iterator<Item = (&'a [u8], FactState<'a>)> {
+    ) -> impl Iterator<Item = (&'a [u8], FactState<'a>)> + use<'a> {
         let from = key.map_or(Bound::Unbounded, Bound::Excluded);
         let facts = self.committed.range::<[u8], _>((from, Bound::Unbounded));
         facts.map(|(key, kept)| (&**key, kept.state()))

@@ -70,12 +70,38 @@ pub struct Flags {
     /// Block of a new store: auto, 512 or 4096; an existing one keeps its own
     #[arg(long, value_name = "SIZE", global = true, default_value = "auto")]
     pub block_size: BlockSize,
+    /// What the store may take of the disk, in bytes or as a part of the file system (75%)
+    /// [default: what it was given when it was made, 75%]
+    #[arg(long, value_name = "BYTES|PERCENT%", global = true)]
+    pub disk_budget: Option<DiskBudget>,
     /// What an acknowledgement means
     #[arg(long, value_enum, global = true, default_value_t)]
     pub ack: Ack,
     /// How log lines look
     #[arg(long, value_enum, global = true, default_value_t)]
     pub log_format: LogFormat,
+}
+
+/// What the store may take of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskBudget(pub ringmq_engine::DiskBudget);
+
+/// The forms of a [`DiskBudget`].
+pub const DISK_BUDGET_FORMS: &str = "bytes, or 1% to 100%";
+
+impl FromStr for DiskBudget {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        use ringmq_engine::DiskBudget::{Bytes, Percent};
+        let budget = match text.strip_suffix('%') {
+            Some(percent) => {
+                percent.parse().ok().filter(|part| (1..=100).contains(part)).map(Percent)
+            }
+            None => text.parse().ok().map(Bytes),
+        };
+        budget.map(Self).ok_or(DISK_BUDGET_FORMS)
+    }
 }
 
 /// `auto`, 512 or 4096: `None` or the length in bytes.

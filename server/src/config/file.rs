@@ -118,7 +118,6 @@ pub const WITHOUT_MEANING: &[(&str, &[&str])] = &[
         "old segments are recycled by age and by the store's byte budget, not at an hour of the day",
         &[
             "deleteWhen",
-            "fileReservedTime",
             "diskMaxUsedSpaceRatio",
             "cleanFileForciblyEnable",
             "cleanResourceInterval",

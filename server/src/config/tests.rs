@@ -82,6 +82,7 @@ maxMessageSize=65536
     let config = load(&["broker", "-n", "127.0.0.1:9876"], file).unwrap();
     assert_eq!(config.notes, [""; 0]);
     let broker = config.broker.unwrap();
+    assert_eq!(broker.message_age, Duration::from_secs(48 * 3600));
     assert_eq!((broker.cluster.as_str(), broker.name.as_str()), ("c", "broker-a"));
     assert_eq!((broker.default_topic_queue_nums, broker.auto_create_topic), (4, false));
     assert_eq!(broker.message_len_max, 65536);
@@ -205,4 +206,19 @@ fn memory_budgets_are_read_from_the_file() {
     let broker = broker_of(&["broker"], file);
     assert_eq!(broker.memory, ShardMemory { tail: Some(32 << 20), large: None, read: None });
     assert_eq!((broker.limits.receive_bytes, broker.limits.output_bytes), (64 << 20, 64 << 20));
+}
+
+#[test]
+fn a_disk_budget_is_bytes_or_a_part_of_the_file_system() {
+    use ringmq_engine::DiskBudget as Engine;
+    let budget = |flags: &[&str], file: &str| {
+        load(flags, file).unwrap().broker.unwrap().disk_budget.map(|budget| budget.0)
+    };
+    assert_eq!(budget(&["broker"], ""), None);
+    assert_eq!(budget(&["broker"], "diskBudget=1000000"), Some(Engine::Bytes(1_000_000)));
+    let flag = ["broker", "--disk-budget", "30%"];
+    assert_eq!(budget(&flag, "diskBudget=1000000"), Some(Engine::Percent(30)));
+    for wrong in ["0%", "101%", "-1", "many", "%"] {
+        assert!(load(&["broker"], &format!("diskBudget={wrong}")).is_err(), "{wrong}");
+    }
 }

@@ -1,7 +1,7 @@
 //! The text of `/metrics`.
 //!
 //! A family is a help line, a type line and its samples, without another family in between. Label
-//! values are numbers, so nothing needs escaping.
+//! values are numbers, or names of groups, which have no character that needs escaping.
 //!
 //! Source: "Exposition formats" of Prometheus' documentation, text format 0.0.4.
 
@@ -14,7 +14,7 @@ use super::{BrokerFigures, ShardFigures, Silent};
 /// A counter of each shard: name, help, and where it is.
 type ShardCounter = (&'static str, &'static str, fn(&ShardStats) -> u64);
 
-const SHARD_COUNTERS: [ShardCounter; 11] = [
+const SHARD_COUNTERS: [ShardCounter; 12] = [
     ("messages_in_total", "Messages stored.", |stats| stats.appended),
     ("message_bytes_in_total", "Bytes of the messages stored.", |stats| stats.appended_bytes),
     ("messages_out_total", "Messages handed out by pulls.", |stats| stats.read),
@@ -29,6 +29,9 @@ const SHARD_COUNTERS: [ShardCounter; 11] = [
     ("cold_reads_total", "Reads of the log that went to the device.", |stats| stats.cold_reads),
     ("cold_read_bytes_total", "Bytes that these reads asked for.", |stats| stats.cold_bytes),
     ("checkpoints_total", "Checkpoints written.", |stats| stats.checkpoints),
+    ("segments_recycled_total", "Segments of the log given up for age or budget.", |stats| {
+        stats.segments_recycled
+    }),
     ("unreadable_records_total", "Records found damaged.", |stats| stats.unreadable),
 ];
 
@@ -67,6 +70,7 @@ impl Page {
         self.of_shards("shard_poisoned", "gauge", help, shards, |shard| {
             u64::from(shard.poison.is_some())
         });
+        self.of_disk(shards);
         let help = "Queues ever opened.";
         self.of_shards("queues", "gauge", help, shards, |shard| {
             u64::try_from(shard.queues).unwrap_or(u64::MAX)
@@ -75,6 +79,21 @@ impl Page {
         self.of_shards("pinned_chunks_max", "gauge", help, shards, |shard| {
             shard.stats.pinned_chunks
         });
+    }
+
+    fn of_disk(&mut self, shards: &[ShardFigures]) {
+        let help = "Bytes that the shard may take of the disk.";
+        self.of_shards("disk_budget_bytes", "gauge", help, shards, |shard| shard.disk.budget_bytes);
+        let help = "Bytes that the shard takes of the disk.";
+        self.of_shards("disk_used_bytes", "gauge", help, shards, |shard| shard.disk.used_bytes);
+        let name = "lost_unread_messages_total";
+        self.family(name, "counter", "Messages given up before the consumer group had read them.");
+        for shard in shards {
+            for (group, messages) in &shard.lost_unread {
+                let labels = format!("{{shard=\"{}\",group=\"{group}\"}}", shard.shard);
+                self.sample(name, &labels, messages);
+            }
+        }
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: impl Display) {

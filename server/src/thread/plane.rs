@@ -255,7 +255,9 @@ fn open(config: &BrokerConfig) -> Result<Store, String> {
     if let Some(len) = config.segment_len {
         options.segment_len = len;
     }
+    options.disk_budget = config.disk_budget.map(|budget| budget.0);
     let limits = &mut options.limits;
+    limits.age_ms = u64::try_from(config.message_age.as_millis()).unwrap_or(u64::MAX);
     limits.tail_bytes = config.memory.tail.unwrap_or(limits.tail_bytes);
     limits.large_bytes = config.memory.large.unwrap_or(limits.large_bytes);
     limits.cold_bytes = config.memory.read.unwrap_or(limits.cold_bytes);

@@ -328,6 +328,8 @@ impl Thread {
                 stats: engine.stats(),
                 queues: engine.queue_count(),
                 poison: engine.poisoned().map(str::to_owned),
+                disk: engine.disk_use(),
+                lost_unread: shard.losses.borrow().figures(),
             })
         };
         ThreadFigures {

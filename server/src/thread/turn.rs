@@ -166,6 +166,7 @@ impl Thread {
         self.answer_committed(shard);
         let (mut woken, mut ready) = (Vec::new(), Vec::new());
         let room = shard.engine(|engine| {
+            shard.losses.borrow_mut().step(engine, now.get());
             engine.take_woken(&mut woken);
             engine.take_ready(&mut ready);
             engine.take_room()
