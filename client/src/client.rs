@@ -20,19 +20,20 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout_at},
 };
 
-use self::{groups::Groups, routes::Routes};
+use self::{groups::Groups, routes::Routes, servers::AddressServer};
 use crate::{
-    Error, Invalid, ProducerBuilder, PullConsumerBuilder, PushConsumerBuilder,
+    Error, ProducerBuilder, PullConsumerBuilder, PushConsumerBuilder,
     admin::Admin,
     namespace::Namespace,
     producer::{Checks, Requests},
-    remoting::Remoting,
+    remoting::{Credentials, Remoting, Security},
     unique::UniqueIds,
 };
 
 mod groups;
 mod offsets;
 mod routes;
+mod servers;
 
 pub(crate) use groups::{Group, Membership};
 
@@ -64,6 +65,9 @@ pub struct ClientBuilder {
     namespace: String,
     call_timeout: Duration,
     upkeep_period: Duration,
+    address_server: Option<String>,
+    address_period: Duration,
+    security: Security,
 }
 
 /// The client behind its handles.
@@ -91,7 +95,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Invalid::NameServers`], or [`Error::Connect`] if none of them can be reached.
+    /// [`Invalid::NameServers`](crate::Invalid::NameServers), or [`Error::Connect`] if none of them can be reached.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), ringmq_client::Error> {
@@ -124,6 +128,9 @@ impl Client {
             namespace: String::new(),
             call_timeout: Duration::from_secs(3),
             upkeep_period: Duration::from_secs(30),
+            address_server: None,
+            address_period: Duration::from_secs(120),
+            security: Security::default(),
         }
     }
 
@@ -250,6 +257,79 @@ impl ClientBuilder {
         self
     }
 
+    /// Takes the list of name servers from a page on an HTTP server, and looks there again every two
+    /// minutes: `host`, `host:port`, or `http://host:port/path`. What is left out is upstream's, port
+    /// 8080 and path `/rocketmq/nsaddr`. A list that is given as well is used until then.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), ringmq_client::Error> {
+    /// let builder = ringmq_client::Client::builder("").address_server("addresses.example");
+    /// let client = builder.connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn address_server(mut self, place: &str) -> Self {
+        self.address_server = Some(place.into());
+        self
+    }
+
+    /// How often the [address server](ClientBuilder::address_server) is asked; 120 s unless set.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let builder = ringmq_client::Client::builder("").address_period(Duration::from_secs(30));
+    /// ```
+    pub const fn address_period(mut self, period: Duration) -> Self {
+        self.address_period = period;
+        self
+    }
+
+    /// Signs all requests with this user's secret, for brokers with access control: access key and
+    /// secret key of 4.9, user name and password of 5.x.
+    ///
+    /// ```
+    /// let builder = ringmq_client::Client::builder("127.0.0.1:9876").credentials("app", "secret");
+    /// ```
+    pub fn credentials(mut self, access_key: &str, secret_key: &str) -> Self {
+        self.security.credentials = Some(Credentials {
+            access_key: access_key.into(),
+            secret_key: secret_key.into(),
+            security_token: None,
+        });
+        self
+    }
+
+    /// Adds a temporary token to the [credentials](ClientBuilder::credentials), which come first.
+    ///
+    /// ```
+    /// let builder = ringmq_client::Client::builder("127.0.0.1:9876")
+    ///     .credentials("app", "secret")
+    ///     .security_token("token");
+    /// ```
+    pub fn security_token(mut self, token: &str) -> Self {
+        if let Some(credentials) = &mut self.security.credentials {
+            credentials.security_token = Some(token.into());
+        }
+        self
+    }
+
+    /// Connects to name servers and brokers by TLS. Plain connections unless set.
+    ///
+    /// ```no_run
+    /// # fn example() -> std::io::Result<()> {
+    /// use ringmq_client::{Client, Tls};
+    ///
+    /// let tls = Tls::trusting(&std::fs::read("ca.pem")?)?;
+    /// let builder = Client::builder("127.0.0.1:9876").tls(tls);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: crate::Tls) -> Self {
+        self.security.tls = Some(tls);
+        self
+    }
+
     /// How long a request may take that has no time of its own; 3 s unless set.
     ///
     /// ```
@@ -279,8 +359,9 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`Invalid::NameServers`] if the list is none, [`Error::Connect`] if none of the name servers
-    /// can be reached.
+    /// [`Invalid::NameServers`](crate::Invalid::NameServers) or [`Invalid::AddressServer`](crate::Invalid::AddressServer) if what was given is none,
+    /// [`Error::Connect`] if none of the name servers can be reached, or the address server if there
+    /// is no list but its.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), ringmq_client::Error> {
@@ -289,7 +370,15 @@ impl ClientBuilder {
     /// # }
     /// ```
     pub async fn connect(self) -> Result<Client, Error> {
-        let servers = parse_name_servers(&self.name_servers)?;
+        let source = self.address_server.as_deref().map(AddressServer::parse).transpose()?;
+        let servers = match &source {
+            Some(source) if self.name_servers.is_empty() => {
+                let fetched = source.fetch().await;
+                let addr = self.address_server.clone().unwrap_or_default();
+                fetched.map_err(|source| Error::Connect { addr, source })?
+            }
+            _ => servers::parse(&self.name_servers)?,
+        };
         let (ip, first) = reachable(&servers).await?;
         let process_id = std::process::id();
         let stable_id = format!("{ip}@{}", self.instance_name.as_deref().unwrap_or("DEFAULT"));
@@ -297,7 +386,7 @@ impl ClientBuilder {
             .instance_name
             .unwrap_or_else(|| format!("{process_id}#{}", crate::unique::random() >> 1));
         let shared = Arc::new_cyclic(|shared| Shared {
-            remoting: Remoting::new(Weak::clone(shared)),
+            remoting: Remoting::new(Weak::clone(shared), self.security),
             routes: Routes::new(servers, first),
             groups: Groups::default(),
             unique_ids: UniqueIds::new(ip, process_id),
@@ -312,24 +401,11 @@ impl ClientBuilder {
         });
         // An interval of zero would panic.
         let period = self.upkeep_period.max(Duration::from_millis(1));
-        let task = tokio::spawn(upkeep(Arc::downgrade(&shared), period));
+        let source = source.map(|source| (source, self.address_period));
+        let task = tokio::spawn(upkeep(Arc::downgrade(&shared), period, source));
         shared.upkeep.get_or_init(|| task.abort_handle());
         Ok(Client { shared })
     }
-}
-
-fn parse_name_servers(text: &str) -> Result<Vec<String>, Invalid> {
-    let parts = text.split([';', ',']).map(str::trim).filter(|part| !part.is_empty());
-    let servers: Vec<_> = parts.map(String::from).collect();
-    let is_addr = |addr: &String| {
-        addr.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
-        })
-    };
-    if servers.is_empty() || !servers.iter().all(is_addr) {
-        return Err(Invalid::NameServers(text.into()));
-    }
-    Ok(servers)
 }
 
 /// The address of this host as the name servers see it, and which of them answered first.
@@ -360,13 +436,15 @@ enum Chore {
     All,
     Heartbeat,
     Doubts,
+    NameServers,
 }
 
 /// Refreshes routes and sends heartbeats, each period and when someone asks for it.
-async fn upkeep(shared: Weak<Shared>, period: Duration) {
+async fn upkeep(shared: Weak<Shared>, period: Duration, source: Option<(AddressServer, Duration)>) {
     let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut next_doubt = Instant::now();
+    let mut next_fetch = source.as_ref().map(|(_, period)| Instant::now() + *period);
     loop {
         let wakes = shared.upgrade().map(|shared| (shared.groups.beat(), shared.routes.doubts()));
         let Some((beat, doubt)) = wakes else { return };
@@ -374,7 +452,14 @@ async fn upkeep(shared: Weak<Shared>, period: Duration) {
             sleep_until(next_doubt).await;
             doubt.notified().await;
         };
+        let fetch = async {
+            match next_fetch {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         let chore = tokio::select! {
+            () = fetch => Chore::NameServers,
             _ = ticks.tick() => Chore::All,
             () = beat.notified() => Chore::Heartbeat,
             () = doubted => Chore::Doubts,
@@ -389,6 +474,14 @@ async fn upkeep(shared: Weak<Shared>, period: Duration) {
             Chore::Doubts => {
                 shared.settle_doubts().await;
                 next_doubt = Instant::now() + DOUBT_PAUSE;
+            }
+            Chore::NameServers => {
+                let Some((source, period)) = &source else { continue };
+                match source.fetch().await {
+                    Ok(servers) => shared.routes.servers.replace(servers),
+                    Err(error) => tracing::debug!(%error, "kept the name servers"),
+                }
+                next_fetch = Some(Instant::now() + *period);
             }
         }
     }
@@ -412,20 +505,6 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(upkeep) = self.upkeep.get() {
             upkeep.abort();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn name_server_lists_are_checked() {
-        let two = parse_name_servers(" 10.0.0.1:9876; ns.example:1 ;").unwrap();
-        assert_eq!(two, ["10.0.0.1:9876", "ns.example:1"]);
-        for bad in ["", ";", "host", "host:", ":9876", "host:0", "host:65536", "a:1;b"] {
-            assert_eq!(parse_name_servers(bad), Err(Invalid::NameServers(bad.into())));
         }
     }
 }

@@ -139,6 +139,8 @@ pub enum Invalid {
     },
     /// Not a list of name server addresses `host:port;host:port`.
     NameServers(String),
+    /// Not the place of an address server: `host`, `host:port`, or `http://host:port/path`.
+    AddressServer(String),
 }
 
 impl Error {
@@ -180,6 +182,31 @@ impl Error {
                 | Self::Protocol { .. }
                 | Self::Unfinished { .. }
         )
+    }
+
+    /// The same error for somebody else whom it concerns as well.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::Connect { addr, source } => {
+                Self::Connect { addr: addr.clone(), source: source.kind().into() }
+            }
+            Self::Disconnected { addr } => Self::Disconnected { addr: addr.clone() },
+            Self::TimedOut { addr, request } => Self::TimedOut { addr: addr.clone(), request },
+            Self::Busy { in_flight_max } => Self::Busy { in_flight_max: *in_flight_max },
+            Self::Refused { addr, code, remark } => {
+                Self::Refused { addr: addr.clone(), code: *code, remark: remark.clone() }
+            }
+            Self::NoRoute { topic } => Self::NoRoute { topic: topic.clone() },
+            Self::NoBroker { broker_name } => Self::NoBroker { broker_name: broker_name.clone() },
+            Self::NoReply { message_id } => Self::NoReply { message_id: message_id.clone() },
+            Self::Invalid(invalid) => Self::Invalid(invalid.clone()),
+            Self::Protocol { addr, reason } => {
+                Self::Protocol { addr: addr.clone(), reason: reason.clone() }
+            }
+            Self::OffsetFile(error) => Self::OffsetFile(error.kind().into()),
+            Self::Closed => Self::Closed,
+            Self::Unfinished { deadline } => Self::Unfinished { deadline: *deadline },
+        }
     }
 
     /// The response code, if a server refused the request.
@@ -293,6 +320,7 @@ impl fmt::Display for Invalid {
             }
             Self::Setting { name, max } => write!(f, "{name} must be between 1 and {max}"),
             Self::NameServers(text) => write!(f, "not name server addresses: {text:?}"),
+            Self::AddressServer(text) => write!(f, "not the place of an address server: {text:?}"),
         }
     }
 }

@@ -47,6 +47,8 @@ mod remoting;
 mod route;
 pub mod select;
 mod subscription;
+#[cfg(feature = "tls")]
+mod tls;
 mod unique;
 
 pub use client::{Client, ClientBuilder};
@@ -54,8 +56,8 @@ pub use consumer::{member::StartFrom, request::Pulled};
 pub use error::{Error, Invalid};
 pub use message::{Message, ReceivedMessage, compress::Compression};
 pub use producer::{
-    LatencyRule, Producer, ProducerBuilder, SendReceipt, SendStatus, Transaction, TransactionState,
-    TransactionalProducer, TrySendError, split,
+    Batching, LatencyRule, Producer, ProducerBuilder, SendReceipt, SendStatus, Transaction,
+    TransactionState, TransactionalProducer, TrySendError, split,
 };
 pub use pull::{PullConsumer, PullConsumerBuilder};
 pub use push::{
@@ -63,6 +65,8 @@ pub use push::{
 };
 pub use queue::{MessageQueue, QueueOffset};
 pub use subscription::Filter;
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 
 /// Locks a mutex whose data no panic can leave half changed: maps with single insertions.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

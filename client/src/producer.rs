@@ -14,6 +14,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use self::{
+    batching::Batcher,
     deliver::Target,
     fault::Faults,
     gate::Gate,
@@ -22,6 +23,7 @@ use self::{
 };
 use crate::{Client, Error, Message, MessageQueue, QueueOffset, client::Group};
 
+mod batching;
 mod builder;
 mod deliver;
 mod fault;
@@ -31,6 +33,7 @@ mod reply;
 mod split;
 mod transaction;
 
+pub use batching::Batching;
 pub use builder::ProducerBuilder;
 pub use fault::LatencyRule;
 pub(crate) use reply::{Requests, pushed as reply_pushed};
@@ -69,6 +72,7 @@ struct Inner {
     gate: Arc<Gate>,
     faults: Faults,
     greeted: Greeted,
+    batcher: Option<Batcher>,
 }
 
 /// What a broker did with a message.
@@ -203,12 +207,7 @@ impl Producer {
             Err(error) => return Err(TrySendError::Failed(error)),
         };
         let outbound = inner.outbound(&message).map_err(TrySendError::Failed)?;
-        Ok(async move {
-            let target = Target::of(&message);
-            let receipt = inner.deliver(&outbound, target, deadline).await;
-            drop(permit);
-            receipt
-        })
+        Ok(async move { inner.pass(outbound, Target::of(&message), permit, deadline).await })
     }
 
     /// Sends a message to this queue and no other. Further attempts go there as well.
@@ -429,11 +428,15 @@ impl Producer {
 }
 
 impl Inner {
-    async fn send(&self, message: Message, target: Target<'_>) -> Result<SendReceipt, Error> {
+    async fn send(
+        self: &Arc<Self>,
+        message: Message,
+        target: Target<'_>,
+    ) -> Result<SendReceipt, Error> {
         let deadline = Instant::now() + self.send_timeout;
         let outbound = self.outbound(&message)?;
-        let _permit = self.enter(outbound.len(), deadline).await?;
-        self.deliver(&outbound, target.or(&message), deadline).await
+        let permit = self.enter(outbound.len(), deadline).await?;
+        self.pass(outbound, target.or(&message), permit, deadline).await
     }
 
     async fn send_batch(

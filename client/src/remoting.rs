@@ -24,7 +24,7 @@ use ringmq_protocol::{
     codes::{VERSION_4_9_8, request, response},
     command::{Command, FLAG_ONEWAY, HeaderError, Language},
     encode::{FrameWriter, Head, begin_frame},
-    frame::Encoding,
+    frame::{Encoding, FRAME_LEN_MAX, PREFIX_LEN},
 };
 use tokio::{
     net::TcpStream,
@@ -43,10 +43,12 @@ mod peer;
 mod pump;
 mod queue;
 mod serve;
+mod sign;
 mod stored;
 mod stream;
 
 pub(crate) use serve::{Inbound, Reply};
+pub(crate) use sign::Credentials;
 pub(crate) use stored::Stored;
 
 /// Most connections that a call tries, each of which may end just before it takes the request.
@@ -96,20 +98,29 @@ pub(crate) fn refused(addr: &str, command: &Command<'_>) -> Error {
     Error::Refused { addr: addr.into(), code: command.code, remark: remark.into() }
 }
 
+/// How a client proves who it is, and whom it trusts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Security {
+    pub(crate) credentials: Option<Credentials>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<crate::Tls>,
+}
+
 /// The connections of one client. There are as many as addresses in use; [`Remoting::retain`]
 /// drops the others.
 #[derive(Debug)]
 pub(crate) struct Remoting {
     /// For requests of brokers.
     client: Weak<Shared>,
+    security: Security,
     peers: Mutex<HashMap<String, Arc<Peer>, FixedState>>,
     /// The last opaque number given out; all connections count together.
     opaque: AtomicI32,
 }
 
 impl Remoting {
-    pub(crate) fn new(client: Weak<Shared>) -> Self {
-        Self { client, peers: Mutex::default(), opaque: AtomicI32::new(0) }
+    pub(crate) fn new(client: Weak<Shared>, security: Security) -> Self {
+        Self { client, security, peers: Mutex::default(), opaque: AtomicI32::new(0) }
     }
 
     /// Encodes a request.
@@ -177,10 +188,24 @@ impl Remoting {
         };
         let mut writer = begin_frame(&mut head, fields);
         ext(&mut writer);
-        writer.finish(body.len()).map_err(|error| Invalid::TooLong {
-            len: error.len,
-            max: ringmq_protocol::frame::FRAME_LEN_MAX,
-        })?;
+        let finished = match &self.security.credentials {
+            None => writer.finish(body.len()),
+            Some(credentials) => {
+                credentials.introduce(&mut writer);
+                // The signature covers what brokers read, so it is made from what was written.
+                let unsigned = writer.finish(body.len()).map(|_| std::mem::take(&mut head));
+                unsigned.and_then(|unsigned| {
+                    let header = unsigned.get(PREFIX_LEN..).unwrap_or_default();
+                    let mut writer = begin_frame(&mut head, fields);
+                    if let Ok(command) = Command::parse(Encoding::Json, header) {
+                        writer.copy_ext(&command.ext);
+                        credentials.sign(&command.ext, &body, &mut writer);
+                    }
+                    writer.finish(body.len())
+                })
+            }
+        };
+        finished.map_err(|error| Invalid::TooLong { len: error.len, max: FRAME_LEN_MAX })?;
         Ok(Request { code, opaque, head, body })
     }
 
@@ -325,11 +350,26 @@ impl Remoting {
         }
     }
 
+    async fn open(&self, addr: &str) -> io::Result<Stream> {
+        let stream = TcpStream::connect(addr).await?;
+        // Small frames must not wait for the acknowledgement of earlier ones.
+        stream.set_nodelay(true)?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.security.tls {
+            return Ok(Stream::Tls(Box::new(tls.connect(addr, stream).await?)));
+        }
+        Ok(Stream::Plain(stream))
+    }
+
     async fn connect(&self, addr: &str) -> io::Result<Arc<Link>> {
-        let attempt = timeout(CONNECT_TIMEOUT, open(addr)).await;
+        let attempt = timeout(CONNECT_TIMEOUT, self.open(addr)).await;
         match attempt.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => {
                 tracing::debug!(addr, "connected");
+                // A broker forgets a client with its connection.
+                if let Some(client) = self.client.upgrade() {
+                    client.groups.request_heartbeat();
+                }
                 Ok(Arc::new(Link::start(addr, stream, Weak::clone(&self.client))))
             }
             Err(error) => {
@@ -338,13 +378,6 @@ impl Remoting {
             }
         }
     }
-}
-
-async fn open(addr: &str) -> io::Result<Stream> {
-    let stream = TcpStream::connect(addr).await?;
-    // Small frames must not wait for the acknowledgement of earlier ones.
-    stream.set_nodelay(true)?;
-    Ok(Stream::Plain(stream))
 }
 
 /// What became of a call, as an answer or an error.

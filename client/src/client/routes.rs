@@ -8,10 +8,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -28,7 +25,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::Shared;
+use super::{Shared, servers::NameServers};
 use crate::{
     Error, lock,
     remoting::{Answer, unexpected},
@@ -48,9 +45,7 @@ const PROVISIONAL_AGE_MAX: Duration = Duration::from_secs(1);
 /// The routes of a client.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    servers: Vec<String>,
-    /// Index into `servers` of the one in use.
-    server: AtomicUsize,
+    pub(super) servers: NameServers,
     known: Mutex<HashMap<String, Arc<Route>>>,
     /// Held while asking, so that one question serves all who need the same route.
     asking: tokio::sync::Mutex<()>,
@@ -65,8 +60,7 @@ pub(crate) struct Routes {
 impl Routes {
     pub(crate) fn new(servers: Vec<String>, first: usize) -> Self {
         Self {
-            servers,
-            server: AtomicUsize::new(first),
+            servers: NameServers::new(servers, first),
             known: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             changes: watch::Sender::new(0),
@@ -77,7 +71,7 @@ impl Routes {
 
     /// The name servers, as `host:port;host:port`.
     pub(crate) fn servers(&self) -> String {
-        self.servers.join(";")
+        self.servers.all().join(";")
     }
 
     /// Has a topic's route asked for again soon: a send by it failed.
@@ -253,8 +247,8 @@ impl Shared {
         deadline: Instant,
     ) -> Result<(String, Answer), Error> {
         self.check_open()?;
-        let servers = &self.routes.servers;
-        let first = self.routes.server.load(Ordering::Relaxed);
+        let servers = self.routes.servers.all();
+        let first = self.routes.servers.at();
         let mut failure = Error::Closed;
         for turn in 0..servers.len() {
             let at = (first + turn).checked_rem(servers.len()).unwrap_or_default();
@@ -263,7 +257,7 @@ impl Shared {
             match self.remoting.call_ok(addr, request, share(deadline, servers.len() - turn)).await
             {
                 Ok(answer) => {
-                    self.routes.server.store(at, Ordering::Relaxed);
+                    self.routes.servers.stay_at(at);
                     return Ok((addr.clone(), answer));
                 }
                 Err(error @ Error::Refused { .. }) => return Err(error),
@@ -306,9 +300,9 @@ impl Shared {
             }
         }
         let addrs: Vec<_> = self.routes.addrs().map(|(addr, _)| addr).collect();
-        let in_use = |addr: &str| {
-            addrs.iter().any(|a| a == addr) || self.routes.servers.iter().any(|a| a == addr)
-        };
+        let servers = self.routes.servers.all();
+        let in_use =
+            |addr: &str| addrs.iter().any(|a| a == addr) || servers.iter().any(|a| a == addr);
         self.remoting.retain(in_use);
     }
 }

@@ -6,6 +6,7 @@ use ringmq_protocol::limits::MESSAGE_LEN_MAX;
 
 use super::{
     Inner, Producer,
+    batching::{Batcher, Batching},
     fault::{Faults, LatencyRule},
     gate::Gate,
     outbound::Form,
@@ -31,6 +32,7 @@ pub struct ProducerBuilder {
     compressed_len_min: usize,
     latency_rule: LatencyRule,
     latency_faults: bool,
+    batching: Option<Batching>,
 }
 
 impl ProducerBuilder {
@@ -50,6 +52,7 @@ impl ProducerBuilder {
             compressed_len_min: 4096,
             latency_rule: LatencyRule::default(),
             latency_faults: false,
+            batching: None,
         }
     }
 
@@ -224,6 +227,25 @@ impl ProducerBuilder {
         self
     }
 
+    /// Puts single sends together into batches, which keeps the order of each queue; off unless set.
+    /// Many more messages fit through that way, as soon as several are in flight. Delayed messages
+    /// and those that are part of transactions stay single, and long ones that are compressed.
+    ///
+    /// A send whose future is dropped may be on its way all the same.
+    ///
+    /// ```no_run
+    /// # fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// use ringmq_client::Batching;
+    ///
+    /// let producer = client.producer("clicks").batching(Batching::new()).start()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn batching(mut self, batching: Batching) -> Self {
+        self.batching = Some(batching);
+        self
+    }
+
     /// Starts the producer. Brokers are looked for when the first message is sent.
     ///
     /// # Errors
@@ -259,6 +281,7 @@ impl ProducerBuilder {
             gate: Arc::new(Gate::new(self.in_flight_max, self.in_flight_len_max)),
             faults: Faults::new(self.latency_rule, self.latency_faults),
             greeted: Greeted::default(),
+            batcher: self.batching.map(Batcher::new),
         };
         Ok(Producer { inner: Arc::new(inner) })
     }

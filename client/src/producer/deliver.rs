@@ -24,6 +24,10 @@ pub(super) enum Target<'a> {
     Key(&'a str),
     /// To this queue, in the application's name for it.
     Queue(&'a MessageQueue),
+    /// To this queue, in its broker's name for it.
+    Exactly(&'a MessageQueue),
+    /// To this queue, and to another broker when that fails.
+    First(&'a MessageQueue),
     /// To the one with this index.
     Selected(&'a (dyn Fn(&[MessageQueue]) -> usize + Send + Sync)),
 }
@@ -50,7 +54,7 @@ pub(super) struct Sent {
 }
 
 /// What became of the last attempt that failed.
-struct Failed {
+pub(super) struct Failed {
     queue: MessageQueue,
     error: Error,
 }
@@ -130,7 +134,7 @@ impl Inner {
     }
 
     /// The queue of the next attempt; `None` if the topic has none.
-    fn choose(
+    pub(super) fn choose(
         &self,
         route: &Route,
         target: Target<'_>,
@@ -146,7 +150,8 @@ impl Inner {
         };
         let namespace = &self.client.shared.namespace;
         match (target, last) {
-            (Target::Any, last) => {
+            (Target::First(queue) | Target::Exactly(queue), None) => Ok(Some(queue.clone())),
+            (Target::Any | Target::First(_), last) => {
                 let avoid = last.map(|last| last.queue.broker_name());
                 match self.faults.is_on() {
                     true => Ok(self.faults.pick(route, avoid, Instant::now())),
@@ -237,7 +242,7 @@ fn finish(weak: Option<Sent>, last: Option<Failed>, error: Error) -> Result<Sent
     weak.ok_or_else(|| last.map_or(error, |last| last.error))
 }
 
-fn no_route(outbound: &Outbound) -> Error {
+pub(super) fn no_route(outbound: &Outbound) -> Error {
     Error::NoRoute { topic: outbound.topic.to_string() }
 }
 

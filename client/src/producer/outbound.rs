@@ -40,10 +40,10 @@ pub(super) struct Outbound {
     pub(super) body: Bytes,
     /// The unique id, or those of a batch joined with commas.
     pub(super) message_id: String,
-    /// How many messages it is.
-    #[allow(dead_code, reason = "for metrics")]
-    pub(super) count: u32,
     pub(super) born_ms: i64,
+    /// Whether it can be part of a batch.
+    pub(super) can_join: bool,
+    pub(super) is_hasty: bool,
     flag: i32,
     sys_flag: i32,
     properties: Vec<u8>,
@@ -66,7 +66,8 @@ impl Outbound {
             body,
             properties,
             message_id: message_id.to_string(),
-            count: 1,
+            can_join: !message.is_delayed() && !message.topic().starts_with(RETRY_PREFIX),
+            is_hasty: message.is_hasty(),
             flag: message.flag_bits(),
             sys_flag,
             born_ms,
@@ -120,39 +121,43 @@ impl Outbound {
             }
             message_id.push_str(&id);
         }
-        let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
-        Self::of_batch(first, body.into(), message_id, count, born_ms, form)
-    }
-
-    /// A batch whose messages are encoded already.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid::TooLong`].
-    pub(super) fn of_batch(
-        first: &Message,
-        body: Bytes,
-        message_id: String,
-        count: u32,
-        born_ms: i64,
-        form: &Form,
-    ) -> Result<Self, Invalid> {
         if body.len() > form.body_len_max {
             return Err(Invalid::TooLong { len: body.len(), max: form.body_len_max });
         }
-        let wait: &[u8] = if first.is_hasty() { b"WAIT\x01false" } else { b"WAIT\x01true" };
         Ok(Self {
             code: request::SEND_BATCH_MESSAGE,
             topic: form.topic(first),
-            body,
+            body: body.into(),
             message_id,
-            count,
+            can_join: false,
+            is_hasty: first.is_hasty(),
             flag: 0,
             sys_flag: 0,
-            properties: wait.to_vec(),
+            properties: wait(first.is_hasty()).to_vec(),
             born_ms,
             reconsume: Reconsume::default(),
         })
+    }
+
+    /// The message and others, which were encoded as a batch.
+    pub(super) fn into_batch(self, body: Vec<u8>) -> Self {
+        Self {
+            code: request::SEND_BATCH_MESSAGE,
+            body: body.into(),
+            can_join: false,
+            flag: 0,
+            properties: wait(self.is_hasty).to_vec(),
+            ..self
+        }
+    }
+
+    /// The message as a part of a batch.
+    pub(super) fn item(&self) -> batch::Item<'_> {
+        batch::Item { flag: self.flag, body: &self.body, properties: &self.properties }
+    }
+
+    pub(super) const fn is_compressed(&self) -> bool {
+        self.sys_flag & sys_flag::COMPRESSED != 0
     }
 
     /// The header that sends it to this queue.
@@ -199,12 +204,17 @@ impl Form {
     }
 }
 
+/// The properties of a batch itself.
+const fn wait(is_hasty: bool) -> &'static [u8] {
+    if is_hasty { b"WAIT\x01false" } else { b"WAIT\x01true" }
+}
+
 /// Whether a message may be in the batch of another one.
 ///
 /// # Errors
 ///
 /// [`Invalid::Batch`].
-pub(super) fn check_member(first: &Message, message: &Message) -> Result<(), Invalid> {
+fn check_member(first: &Message, message: &Message) -> Result<(), Invalid> {
     let reason = if message.topic().starts_with(RETRY_PREFIX) {
         "retry topics take no batches"
     } else if message.topic() != first.topic() {
@@ -224,12 +234,7 @@ pub(super) fn check_member(first: &Message, message: &Message) -> Result<(), Inv
 /// # Errors
 ///
 /// [`Invalid`], naming the rule that it breaks.
-pub(super) fn append(
-    body: &mut Vec<u8>,
-    message: &Message,
-    id: &str,
-    form: &Form,
-) -> Result<(), Invalid> {
+fn append(body: &mut Vec<u8>, message: &Message, id: &str, form: &Form) -> Result<(), Invalid> {
     let properties = message.properties_text(id, form.namespace.name())?;
     let item =
         batch::Item { flag: message.flag_bits(), body: message.body(), properties: &properties };

@@ -7,6 +7,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+#[cfg(feature = "tls")]
+use tokio::io::{ReadHalf, WriteHalf};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{
@@ -14,20 +16,28 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
 };
+#[cfg(feature = "tls")]
+use tokio_rustls::client::TlsStream;
 
 /// A connected socket.
 pub(super) enum Stream {
     Plain(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// The half that bytes come from.
 pub(super) enum Reader {
     Plain(OwnedReadHalf),
+    #[cfg(feature = "tls")]
+    Tls(ReadHalf<TlsStream<TcpStream>>),
 }
 
 /// The half that bytes go to. A plain one can be shared with those who try to write without waiting.
 pub(super) enum Writer {
     Plain(Arc<OwnedWriteHalf>),
+    #[cfg(feature = "tls")]
+    Tls(WriteHalf<TlsStream<TcpStream>>),
 }
 
 impl Stream {
@@ -38,6 +48,11 @@ impl Stream {
                 let (reader, writer) = stream.into_split();
                 let writer = Arc::new(writer);
                 (Reader::Plain(reader), Writer::Plain(Arc::clone(&writer)), Some(writer))
+            }
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => {
+                let (reader, writer) = tokio::io::split(*stream);
+                (Reader::Tls(reader), Writer::Tls(writer), None)
             }
         }
     }
@@ -51,6 +66,8 @@ impl AsyncRead for Reader {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(half) => Pin::new(half).poll_read(context, buffer),
+            #[cfg(feature = "tls")]
+            Self::Tls(half) => Pin::new(half).poll_read(context, buffer),
         }
     }
 }
@@ -70,19 +87,27 @@ impl AsyncWrite for Writer {
                     written => return Poll::Ready(written),
                 }
             },
+            #[cfg(feature = "tls")]
+            Self::Tls(half) => Pin::new(half).poll_write(context, bytes),
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS has to wait"))]
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(_) => Poll::Ready(Ok(())),
+            #[cfg(feature = "tls")]
+            Self::Tls(half) => Pin::new(half).poll_flush(context),
         }
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS has to wait"))]
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             // The last one who has the half shuts it down by dropping it.
             Self::Plain(_) => Poll::Ready(Ok(())),
+            #[cfg(feature = "tls")]
+            Self::Tls(half) => Pin::new(half).poll_shutdown(context),
         }
     }
 }
