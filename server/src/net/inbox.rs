@@ -127,7 +127,8 @@ pub(crate) struct Inbox {
     class: Class,
     /// Where the bytes that nobody has taken begin.
     start: usize,
-    /// Bytes of the largest chunk lately, halved with every smaller one.
+    /// Bytes of the largest chunk lately, halved with every smaller one; for one that filled its
+    /// buffer, more than that buffer holds.
     recent: usize,
 }
 
@@ -243,7 +244,9 @@ impl Inbox {
         let (result, slice) = stream.read(buffer.slice(filled..end)).await;
         self.buffer = slice.into_inner();
         let len = result?;
-        self.recent = len.max(self.recent / 2);
+        // A chunk that fills its buffer is only the part that fitted: more waits behind it.
+        let traffic = if filled + len == end { end + 1 } else { len };
+        self.recent = traffic.max(self.recent / 2);
         Ok(len)
     }
 }
