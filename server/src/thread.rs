@@ -427,6 +427,7 @@ impl Thread {
     /// Takes an op to its shard that no connection waits with. The number of such ops is bounded by
     /// that of held pulls.
     fn start_later(&self, ticket: Ticket, shard: u32, op: Op) {
+        self.turn.set();
         match self.place(shard) {
             Place::Here(_, local) => match local.execute(self, ticket, op) {
                 Executed::Reply(reply) => self.finish(ticket, reply),

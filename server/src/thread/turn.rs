@@ -236,6 +236,8 @@ impl Thread {
         let waiting = shard.reads.borrow_mut().try_remove(slot);
         let Some((ticket, op)) = waiting else { return };
         self.execute_or_keep(shard, ticket, op);
+        // What the op wants of the device now is for the next turn.
+        self.turn.set();
     }
 
     /// The shard takes appends again: first what other threads sent, then the connections.
