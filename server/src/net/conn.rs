@@ -121,7 +121,7 @@ pub(crate) struct Conn<T> {
     /// What the service keeps with it.
     pub(crate) state: T,
     shared: Rc<NetShared>,
-    stream: TcpStream,
+    stream: Rc<TcpStream>,
     outbox: RefCell<Outbox>,
     /// Bytes in the outbox and in the write that is under way.
     waiting: Cell<usize>,
@@ -147,7 +147,7 @@ impl<T: Default> Conn<T> {
             context,
             state: T::default(),
             shared,
-            stream,
+            stream: Rc::new(stream),
             outbox: RefCell::default(),
             waiting: Cell::new(0),
             has_output: Signal::default(),
@@ -327,7 +327,7 @@ async fn write_answers<S: Service>(conn: Rc<Conn<S::State>>, service: Rc<S>) {
             return;
         };
         conn.slow.set(!written.at_once);
-        conn.outbox.borrow_mut().recycle(written.buffer);
+        conn.outbox.borrow_mut().recycle(written.batch);
         if conn.has_output_room() {
             conn.has_room.set();
             service.output_drained(&conn);

@@ -8,6 +8,7 @@
 //! The interface is small on purpose, so that a version on one raw ring can be tried against it.
 
 pub(crate) mod conn;
+pub(crate) mod gather;
 pub(crate) mod inbox;
 pub(crate) mod listen;
 pub(crate) mod outbox;

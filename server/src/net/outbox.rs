@@ -7,14 +7,14 @@
 //! Slices pin the log's memory. Whoever writes must not let a peer that does not read hold them: after
 //! the first short write, and for a connection that was slow lately, they are copied.
 
-use std::{io, mem};
+use std::{io, mem, rc::Rc};
 
 use bytes::Bytes;
 use ringmq_engine::RecordSlice;
 use tokio_uring::{buf::BoundedBuf, net::TcpStream};
 
-/// Most pieces of one gathered write; the kernel takes 1,024.
-const PIECES_MAX: usize = 512;
+use super::gather::{Gathering, Piece};
+
 /// Shared bytes up to this length are copied: a piece of their own costs more.
 const COPY_LEN: usize = 512;
 /// A buffer is kept for the next answers up to this capacity in bytes.
@@ -23,34 +23,37 @@ const KEEP_LEN: usize = 64 << 10;
 /// Answers in the order in which they go out.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Closed pieces, before `open`.
-    pieces: Vec<Bytes>,
-    /// Bytes in `pieces`.
-    pieces_len: usize,
-    /// Where the next answer is written.
-    open: Vec<u8>,
-    /// An empty buffer to replace `open`.
-    spare: Vec<u8>,
+    /// Whole answers, and the parts of answers before their slices.
+    text: Vec<u8>,
+    /// Where the text begins that no piece covers yet.
+    uncovered: usize,
+    /// Empty as long as there is only text.
+    pieces: Vec<Piece>,
+    /// Bytes in pieces that are not text.
+    shared_len: usize,
+    /// Memory of earlier batches.
+    spare_text: Vec<u8>,
+    spare: Gathering,
 }
 
-/// What one write operation gets.
+/// What one write gets.
 #[derive(Debug)]
 pub(crate) enum Batch {
     /// Only small answers.
     Plain(Vec<u8>),
     /// Answers with slices among them.
-    Gathered(Vec<Bytes>),
+    Gathered(Gathering),
 }
 
 impl Outbox {
     /// Bytes that wait.
     pub(crate) fn len(&self) -> usize {
-        self.pieces_len + self.open.len()
+        self.text.len() + self.shared_len
     }
 
     /// Where a whole answer, or the part of it before its slices, is appended.
     pub(crate) fn open(&mut self) -> &mut Vec<u8> {
-        &mut self.open
+        &mut self.text
     }
 
     /// Appends the slices of an answer behind its header; copied if the peer is slow, or if they
@@ -58,63 +61,75 @@ impl Outbox {
     pub(crate) fn push_slices(&mut self, slices: impl Iterator<Item = RecordSlice>, slow: bool) {
         for slice in slices {
             if slow || slice.len() <= COPY_LEN {
-                self.open.extend_from_slice(&slice);
-                continue;
+                self.text.extend_from_slice(&slice);
+            } else {
+                self.push(slice.len(), Piece::Log(slice));
             }
-            self.close_piece();
-            self.pieces_len += slice.len();
-            self.pieces.push(Bytes::from_owner(slice));
         }
     }
 
     /// Appends bytes that are shared with others.
     pub(crate) fn push_bytes(&mut self, bytes: Bytes) {
         if bytes.len() <= COPY_LEN {
-            self.open.extend_from_slice(&bytes);
-            return;
-        }
-        self.close_piece();
-        self.pieces_len += bytes.len();
-        self.pieces.push(bytes);
-    }
-
-    fn close_piece(&mut self) {
-        if !self.open.is_empty() {
-            self.pieces_len += self.open.len();
-            self.pieces.push(Bytes::from(mem::take(&mut self.open)));
+            self.text.extend_from_slice(&bytes);
+        } else {
+            self.push(bytes.len(), Piece::Shared(bytes));
         }
     }
 
-    /// Keeps a buffer that has been written for further answers, unless it has grown large.
-    pub(crate) fn recycle(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() <= KEEP_LEN {
-            buffer.clear();
-            self.spare = buffer;
+    fn push(&mut self, len: usize, piece: Piece) {
+        self.cover_text();
+        self.shared_len += len;
+        self.pieces.push(piece);
+    }
+
+    fn cover_text(&mut self) {
+        let end = self.text.len();
+        if self.uncovered < end {
+            self.pieces.push(Piece::Text(self.uncovered..end));
+            self.uncovered = end;
+        }
+    }
+
+    /// Keeps the memory of a batch that has been written for further answers, unless it has grown
+    /// large.
+    pub(crate) fn recycle(&mut self, batch: Batch) {
+        match batch {
+            Batch::Plain(mut text) if text.capacity() <= KEEP_LEN => {
+                text.clear();
+                self.spare_text = text;
+            }
+            Batch::Plain(_) => {}
+            Batch::Gathered(mut gathering) => {
+                gathering.recycle(KEEP_LEN);
+                self.spare = gathering;
+            }
         }
     }
 
     /// Takes what waits. `None`: nothing waits.
     pub(crate) fn take(&mut self) -> Option<Batch> {
-        if self.pieces.is_empty() {
-            if self.open.is_empty() {
-                return None;
-            }
-            let spare = mem::take(&mut self.spare);
-            return Some(Batch::Plain(mem::replace(&mut self.open, spare)));
+        if self.len() == 0 {
+            return None;
         }
-        self.close_piece();
-        let rest = self.pieces.split_off(self.pieces.len().min(PIECES_MAX));
-        let pieces = mem::replace(&mut self.pieces, rest);
-        self.pieces_len = self.pieces.iter().map(Bytes::len).sum();
-        Some(Batch::Gathered(pieces))
+        if self.pieces.is_empty() {
+            let spare = mem::take(&mut self.spare_text);
+            return Some(Batch::Plain(mem::replace(&mut self.text, spare)));
+        }
+        self.cover_text();
+        let mut gathering = mem::take(&mut self.spare);
+        mem::swap(&mut gathering.text, &mut self.text);
+        mem::swap(&mut gathering.pieces, &mut self.pieces);
+        (self.uncovered, self.shared_len) = (0, 0);
+        Some(Batch::Gathered(gathering))
     }
 }
 
 /// How a batch went out.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// The buffer that is free again.
-    pub(crate) buffer: Vec<u8>,
+    /// What was written; its memory is free again.
+    pub(crate) batch: Batch,
     /// Whether the socket took everything at once.
     pub(crate) at_once: bool,
 }
@@ -124,7 +139,7 @@ impl Batch {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Plain(bytes) => bytes.len(),
-            Self::Gathered(pieces) => pieces.iter().map(Bytes::len).sum(),
+            Self::Gathered(gathering) => gathering.len(),
         }
     }
 
@@ -135,22 +150,22 @@ impl Batch {
     /// Those of the socket.
     pub(crate) async fn write(
         self,
-        stream: &TcpStream,
+        stream: &Rc<TcpStream>,
         progress: impl Fn(),
     ) -> io::Result<Written> {
         match self {
             Self::Plain(bytes) => write_plain(stream, bytes, progress).await,
-            Self::Gathered(pieces) => {
-                let total: usize = pieces.iter().map(Bytes::len).sum();
-                let (result, pieces) = stream.writev(pieces).await;
+            Self::Gathered(gathering) => {
+                let total = gathering.len();
+                let (result, gathering) = gathering.write(stream).await;
                 let taken = taken(result)?;
                 progress();
                 if taken == total {
-                    return Ok(Written { buffer: Vec::new(), at_once: true });
+                    return Ok(Written { batch: Self::Gathered(gathering), at_once: true });
                 }
                 // The peer is behind. The rest waits as a copy, so that the log's memory is free.
-                let rest = copy_rest(&pieces, taken, total);
-                drop(pieces);
+                let rest = gathering.rest(taken);
+                drop(gathering);
                 let written = write_plain(stream, rest, progress).await?;
                 Ok(Written { at_once: false, ..written })
             }
@@ -171,7 +186,7 @@ async fn write_plain(
         progress();
         at_once &= done == bytes.len();
     }
-    Ok(Written { buffer: bytes, at_once })
+    Ok(Written { batch: Batch::Plain(bytes), at_once })
 }
 
 fn taken(result: io::Result<usize>) -> io::Result<usize> {
@@ -181,24 +196,13 @@ fn taken(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// The bytes of `pieces` behind the first `taken` of `total`.
-fn copy_rest(pieces: &[Bytes], taken: usize, total: usize) -> Vec<u8> {
-    let mut rest = Vec::with_capacity(total.saturating_sub(taken));
-    let mut skip = taken;
-    for piece in pieces {
-        rest.extend_from_slice(piece.get(skip..).unwrap_or_default());
-        skip = skip.saturating_sub(piece.len());
-    }
-    rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn gathered(batch: Option<Batch>) -> Vec<u8> {
+    fn gathered(batch: Option<Batch>) -> Gathering {
         match batch {
-            Some(Batch::Gathered(pieces)) => pieces.concat(),
+            Some(Batch::Gathered(gathering)) => gathering,
             other => panic!("not gathered: {other:?}"),
         }
     }
@@ -209,48 +213,32 @@ mod tests {
         outbox.open().extend_from_slice(b"one");
         outbox.push_bytes(Bytes::from_static(b"two"));
         assert_eq!(outbox.len(), 6);
-        match outbox.take() {
-            Some(Batch::Plain(bytes)) => assert_eq!(bytes, b"onetwo"),
-            other => panic!("not plain: {other:?}"),
-        }
+        let batch = outbox.take().expect("six bytes wait");
+        let Batch::Plain(bytes) = &batch else { panic!("not plain: {batch:?}") };
+        assert_eq!(bytes, b"onetwo");
+        let start = bytes.as_ptr();
         assert!(outbox.take().is_none());
         assert_eq!(outbox.len(), 0);
+        outbox.recycle(batch);
+        outbox.open().push(b'x');
+        drop(outbox.take());
+        outbox.open().push(b'y');
+        assert_eq!(outbox.text.as_ptr(), start);
     }
 
     #[test]
     fn answers_keep_their_order_around_shared_bytes() {
         let mut outbox = Outbox::default();
-        outbox.open().extend_from_slice(b"a");
-        outbox.push_bytes(Bytes::from(vec![b'b'; 5000]));
-        outbox.open().extend_from_slice(b"c");
-        assert_eq!(outbox.len(), 5002);
-        let batch = outbox.take();
-        assert_eq!(batch.as_ref().map(Batch::len), Some(5002));
-        assert_eq!(gathered(batch), [&b"a"[..], &[b'b'; 5000], b"c"].concat());
-    }
-
-    #[test]
-    fn one_write_never_gets_more_pieces_than_the_kernel_takes() {
-        let mut outbox = Outbox::default();
-        for _ in 0..PIECES_MAX {
-            outbox.open().push(b'h');
-            outbox.push_bytes(Bytes::from(vec![b'm'; 5000]));
-        }
-        let whole = outbox.len();
-        let first = gathered(outbox.take());
-        assert_eq!(outbox.len(), whole - first.len());
-        outbox.open().push(b'z');
-        let second = gathered(outbox.take());
-        assert_eq!(first.len() + second.len(), whole);
-        assert_eq!(gathered(outbox.take()), b"z");
-        assert_eq!(first.first(), Some(&b'h'));
-    }
-
-    #[test]
-    fn the_rest_after_a_short_write_begins_at_the_right_byte() {
-        let pieces = [&b"abc"[..], b"", b"de", b"f"].map(Bytes::from_static);
-        for taken in 0..6 {
-            assert_eq!(copy_rest(&pieces, taken, 6), &b"abcdef"[taken..], "after {taken}");
+        for round in 0..2 {
+            outbox.open().extend_from_slice(b"a");
+            outbox.push_bytes(Bytes::from(vec![b'b'; 5000]));
+            outbox.open().extend_from_slice(b"c");
+            assert_eq!(outbox.len(), 5002, "round {round}");
+            let gathering = gathered(outbox.take());
+            assert_eq!(gathering.len(), 5002);
+            assert_eq!(gathering.rest(0), [&b"a"[..], &[b'b'; 5000], b"c"].concat());
+            assert_eq!(outbox.len(), 0);
+            outbox.recycle(Batch::Gathered(gathering));
         }
     }
 }
