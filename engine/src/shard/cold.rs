@@ -22,8 +22,9 @@ use crate::units::{LogOffset, index, wide};
 const BUFFER_LEN_MAX: usize = (1 << 20) + (512 << 10);
 /// Buffers that are allocated together, and those that are kept for the next reads.
 const BUFFERS: usize = 8;
-/// Chunks that are read ahead of a reader.
-const AHEAD: u32 = 4;
+/// Chunks that are read ahead of a reader that has only begun, and of one that goes on and on.
+const AHEAD_MIN: u32 = 2;
+const AHEAD_MAX: u32 = 8;
 
 /// Names a chunk: the segment's ordinal, and the number of the chunk in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +38,18 @@ struct ColdChunk {
     groups: RecordSlice,
     /// Stretches that cannot be read: from, to.
     damaged: Vec<(LogOffset, LogOffset)>,
+    /// Chunks that are read ahead when a reader arrives here.
+    ahead: u32,
     used: bool,
+    /// When it was read or used last, in readings of [`Cold::clock`].
+    touched: u64,
+}
+
+/// A read under way.
+struct Loading {
+    /// Who waits for it.
+    tokens: Vec<u64>,
+    ahead: u32,
 }
 
 impl ColdChunk {
@@ -50,18 +62,33 @@ impl ColdChunk {
     }
 }
 
+/// Sound groups in memory, and the position of the first one.
+pub(super) struct Near {
+    base: LogOffset,
+    groups: RecordSlice,
+}
+
+impl Near {
+    fn bytes_at(&self, position: LogOffset, len: usize) -> Option<RecordSlice> {
+        let at = usize::try_from(position.get() - self.base.get()).ok()?;
+        self.groups.part(at..at + len)
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Cold {
     buffer_len: usize,
     chunks: HashMap<ChunkKey, ColdChunk>,
-    /// Cached chunks, oldest first.
-    order: VecDeque<ChunkKey>,
+    /// Cached chunks with the time of a touch, about in the order of it: what was read ahead stays
+    /// until its reader has come, and then leaves before what came later.
+    order: VecDeque<(ChunkKey, u64)>,
+    /// Counts touches.
+    clock: u64,
     bytes: usize,
     spare: Vec<Arc<Chunk>>,
     /// Buffers that were never used.
     fresh: Vec<ChunkTail>,
-    /// Reads under way, and who waits for them.
-    loading: HashMap<ChunkKey, Vec<u64>>,
+    loading: HashMap<ChunkKey, Loading>,
     /// A read that failed, for the next look-up of its chunk.
     failed: Option<(ChunkKey, ReadError)>,
 }
@@ -82,23 +109,20 @@ impl Cold {
         self.loading.keys().any(|key| key.ordinal == ordinal)
     }
 
-    fn insert(&mut self, key: ChunkKey, chunk: ColdChunk, budget: usize) {
+    fn insert(&mut self, key: ChunkKey, mut chunk: ColdChunk, budget: usize) {
+        self.clock += 1;
+        chunk.touched = self.clock;
         self.bytes += chunk.groups.chunk().len();
         match self.chunks.insert(key, chunk) {
             Some(old) => self.bytes -= old.groups.chunk().len(),
-            None => self.order.push_back(key),
+            None => self.order.push_back((key, self.clock)),
         }
-        let mut second_chances = self.order.len();
         while self.bytes > budget && self.order.len() > 1 {
-            let Some(oldest) = self.order.pop_front() else { return };
-            let Some(chunk) = self.chunks.get_mut(&oldest) else { continue };
-            if chunk.used && second_chances > 0 {
-                second_chances -= 1;
-                chunk.used = false;
-                self.order.push_back(oldest);
-                continue;
-            }
-            if let Some(chunk) = self.chunks.remove(&oldest) {
+            let Some((oldest, queued)) = self.order.pop_front() else { return };
+            let touched = self.chunks.get(&oldest).map_or(queued, |chunk| chunk.touched);
+            if touched != queued {
+                self.order.push_back((oldest, touched));
+            } else if let Some(chunk) = self.chunks.remove(&oldest) {
                 self.bytes -= chunk.groups.chunk().len();
                 self.spare.push(Arc::clone(chunk.groups.chunk()));
                 self.spare.truncate(BUFFERS);
@@ -125,30 +149,42 @@ impl Cold {
 }
 
 impl Shard {
-    /// The bytes of a committed record, from memory, or `Err` with what happens next.
+    /// The bytes of a committed record, from memory, or `Err` with what happens next. `near` keeps
+    /// the memory around it for the next call: records of a queue lie close to each other.
     pub(super) fn bytes_at(
         &mut self,
         position: LogOffset,
         len: usize,
         token: u64,
+        near: &mut Option<Near>,
     ) -> Result<RecordSlice, Miss> {
-        if let Some(slice) = self.tail.find(position, len) {
+        if let Some(slice) = near.as_ref().and_then(|near| near.bytes_at(position, len)) {
             return Ok(slice);
+        }
+        if let Some((base, groups)) = self.tail.groups_around(position) {
+            let found = near.insert(Near { base, groups });
+            return found.bytes_at(position, len).ok_or(Miss::Outside);
         }
         let key = self.chunk_key(position)?;
         let Some(chunk) = self.cold.chunks.get_mut(&key) else {
-            return self.load(key, Some(token));
+            return self.load(key, AHEAD_MIN, Some(token));
         };
         let at = chunk.distance(position).ok_or(Miss::Outside)?;
         let Some(slice) = chunk.groups.part(at..at + len) else {
             // The chunk has grown since it was read.
-            return self.load(key, Some(token));
+            return self.load(key, AHEAD_MIN, Some(token));
         };
         if chunk.is_damaged(position) {
             return Err(Miss::Failed(ReadError::Damaged(position)));
         }
+        if chunk.damaged.is_empty() {
+            *near = Some(Near { base: chunk.base, groups: chunk.groups.clone() });
+        }
+        self.cold.clock += 1;
+        chunk.touched = self.cold.clock;
         if !std::mem::replace(&mut chunk.used, true) {
-            self.read_ahead(key);
+            let ahead = chunk.ahead;
+            self.read_ahead(key, ahead);
         }
         Ok(slice)
     }
@@ -167,7 +203,7 @@ impl Shard {
             Some(chunk) if position < chunk.base.plus(chunk.groups.len()) => {
                 Ok((chunk.base, chunk.groups.clone()))
             }
-            _ => self.load(key, Some(token)),
+            _ => self.load(key, 0, Some(token)),
         }
     }
 
@@ -183,14 +219,16 @@ impl Shard {
         self.views.maps.get(&key.ordinal)?.chunk_range(key.number)
     }
 
-    /// Starts reading a chunk, or joins the read that is under way.
-    fn load<T>(&mut self, key: ChunkKey, token: Option<u64>) -> Result<T, Miss> {
+    /// Starts reading a chunk, or joins the read that is under way. A reader that arrives there has
+    /// `ahead` further ones read.
+    fn load<T>(&mut self, key: ChunkKey, ahead: u32, token: Option<u64>) -> Result<T, Miss> {
         if let Some((_, error)) = self.cold.failed.take_if(|(failed, _)| *failed == key) {
             tracing::warn!(?key, %error, "reading the log failed");
             return Err(Miss::Failed(error));
         }
-        if let Some(tokens) = self.cold.loading.get_mut(&key) {
-            tokens.extend(token);
+        if let Some(loading) = self.cold.loading.get_mut(&key) {
+            loading.tokens.extend(token);
+            loading.ahead = loading.ahead.max(ahead);
             return Err(Miss::Pending);
         }
         let (from, to) = self.chunk_range(key).ok_or(Miss::Outside)?;
@@ -199,7 +237,8 @@ impl Shard {
             return Err(Miss::Failed(ReadError::Damaged(self.position(place))));
         }
         let len = index(to - from);
-        self.cold.loading.insert(key, token.into_iter().collect());
+        let tokens = token.into_iter().collect();
+        self.cold.loading.insert(key, Loading { tokens, ahead });
         self.stats.cold_reads += 1;
         self.stats.cold_bytes += wide(len);
         let buffer = ReadBuffer(self.cold.buffer(len));
@@ -209,25 +248,48 @@ impl Shard {
         Err(Miss::Pending)
     }
 
-    /// Reads on behind a chunk, so that a sequential reader need not wait.
-    fn read_ahead(&mut self, from: ChunkKey) {
+    /// Reads on behind a chunk, so that a sequential reader need not wait. The longer it goes on, the
+    /// more is read.
+    ///
+    /// Once half of what was read ahead is used, and all of it has arrived, the next half is asked
+    /// for at once: some devices report what they have read only when they have no more to do, so
+    /// that a steady trickle of reads would hold back the ones before.
+    fn read_ahead(&mut self, from: ChunkKey, ahead: u32) {
+        let mut missing = Vec::new();
+        let mut present = 0;
         let mut key = from;
-        for _ in 0..AHEAD {
-            key.number += 1;
-            if self.chunk_range(key).is_none() {
-                key = ChunkKey { ordinal: key.ordinal + 1, number: 0 };
-            }
-            let Some((start, end)) = self.chunk_range(key) else { return };
-            let place = Place { ordinal: key.ordinal, byte: start };
-            let in_memory = self.tail.start().is_some_and(|tail| self.position(place) >= tail);
-            if in_memory {
+        for _ in 0..ahead {
+            let Some(next) = self.chunk_behind(key) else { break };
+            key = next;
+            if self.cold.loading.contains_key(&key) {
                 return;
             }
-            if start < end && !self.cold.chunks.contains_key(&key) {
-                // Nobody waits for it: a failure is met by the reader that gets there.
-                let _: Result<(), Miss> = self.load(key, None);
+            if self.cold.chunks.contains_key(&key) {
+                present += 1;
+            } else {
+                missing.push(key);
             }
         }
+        if present > ahead / 2 {
+            return;
+        }
+        let further = (ahead * 2).min(AHEAD_MAX);
+        for key in missing {
+            // Nobody waits for it: a failure is met by the reader that gets there.
+            let _: Result<(), Miss> = self.load(key, further, None);
+        }
+    }
+
+    /// The next chunk in the order of the log, unless it is in memory anyway.
+    fn chunk_behind(&self, mut key: ChunkKey) -> Option<ChunkKey> {
+        key.number += 1;
+        if self.chunk_range(key).is_none() {
+            key = ChunkKey { ordinal: key.ordinal + 1, number: 0 };
+        }
+        let (start, end) = self.chunk_range(key)?;
+        let place = Place { ordinal: key.ordinal, byte: start };
+        let in_memory = self.tail.start().is_some_and(|tail| self.position(place) >= tail);
+        (!in_memory && start < end).then_some(key)
     }
 
     pub(super) fn cold_read(
@@ -237,11 +299,11 @@ impl Shard {
         result: io::Result<usize>,
         buffer: Option<ReadBuffer>,
     ) {
-        let tokens = self.cold.loading.remove(&key).unwrap_or_default();
+        let Some(Loading { tokens, ahead }) = self.cold.loading.remove(&key) else { return };
         match (result, buffer) {
             (Ok(len), Some(ReadBuffer(memory))) => {
                 let base = self.position(Place { ordinal: key.ordinal, byte: from });
-                let chunk = self.check_groups(base, memory, len);
+                let chunk = ColdChunk { ahead, ..self.check_groups(base, memory, len) };
                 self.cold.insert(key, chunk, self.limits.cold_bytes);
             }
             (Err(cause), _) => self.cold.failed = Some((key, ReadError::Io(cause.to_string()))),
@@ -278,7 +340,7 @@ impl Shard {
             let position = base.get();
             tracing::error!(position, stretches = damaged.len(), "the log is damaged");
         }
-        ColdChunk { base, groups: memory.freeze(len), damaged, used: false }
+        ColdChunk { base, groups: memory.freeze(len), damaged, ahead: 0, used: false, touched: 0 }
     }
 
     fn is_at(&self, header: &Header, position: LogOffset) -> bool {

@@ -156,7 +156,7 @@ impl Shard {
             return if from == max { ReadOutcome::AtEnd } else { ReadOutcome::BeyondEnd { max } };
         }
         let (mut bytes, mut count, mut at) = (0, 0, from);
-        let mut block = None;
+        let (mut block, mut near) = (None, None);
         while at < max && count < limits.records_max && at.since(from) < scanned(limits) {
             let entry = match self.entry(queue, at, token, &mut block) {
                 Ok(entry) => entry,
@@ -172,7 +172,7 @@ impl Shard {
             if count > 0 && bytes + len > limits.bytes_max {
                 break;
             }
-            match self.bytes_at(entry.position, len, token) {
+            match self.bytes_at(entry.position, len, token, &mut near) {
                 Ok(slice) => give(at, &entry, slice),
                 Err(Miss::Failed(ReadError::Damaged(_))) => {
                     at = at.plus(1);

@@ -210,12 +210,6 @@ impl Tail {
         }
     }
 
-    /// The bytes of the log from `position`, if they are in memory.
-    pub(super) fn find(&self, position: LogOffset, len: usize) -> Option<RecordSlice> {
-        let (chunk, at) = self.chunk_of(position)?;
-        RecordSlice::of(&chunk.chunk, chunk.frozen, at..at + len)
-    }
-
     /// What is in memory from the chunk's first group to its end, and that group's position.
     pub(super) fn groups_around(&self, position: LogOffset) -> Option<(LogOffset, RecordSlice)> {
         let (chunk, at) = self.chunk_of(position)?;
