@@ -134,6 +134,28 @@ fn a_clean_end_leaves_nothing_to_replay() {
 }
 
 #[test]
+fn a_checkpoint_of_any_length_comes_to_an_end() {
+    // More than one step tells, and the last piece is neither empty nor full.
+    for count in [1, 500, 1500, 4000] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut shard = open(dir.path());
+        let mut last = None;
+        for n in 0..count {
+            let key = format!("{n:0>100}");
+            let queue = open_queue(&mut shard, key.as_bytes());
+            last = Some(append(&mut shard, queue, &body(n), NOW));
+        }
+        commit(&mut shard, last.unwrap());
+        shard.close(|| NOW).unwrap();
+        let mut shard = open(dir.path());
+        assert_eq!(shard.shard().queue_count(), usize::try_from(count).unwrap());
+        let key = format!("{:0>100}", count - 1);
+        let queue = shard.shard().queue(key.as_bytes()).unwrap();
+        assert_eq!(read_from(&mut shard, queue, 0, 1), (body(count - 1), 1));
+    }
+}
+
+#[test]
 fn waiters_wake_at_the_commit_of_a_record_that_they_want() {
     let dir = tempfile::tempdir().unwrap();
     let mut shard = open(dir.path());

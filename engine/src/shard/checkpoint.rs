@@ -295,7 +295,9 @@ impl Shard {
     fn tell(&mut self, items_max: usize) {
         let Some(mut run) = self.checkpoint.run.take() else { return };
         let mut items = 0;
-        while items < items_max && run.told.len() < STEP_BYTES {
+        // What a piece still lacks may be more than a step, so a step counts from where it begins.
+        let enough = run.told.len() + STEP_BYTES;
+        while items < items_max && run.told.len() < enough {
             items += 1;
             let more = self.tell_segment(&mut run)
                 || self.tell_queue(&mut run)
