@@ -462,3 +462,43 @@ fn a_budget_that_cannot_work_is_refused_in_one_line() {
     let mut store = Opened::with(dir.path(), &part);
     assert!(store.shard.shard().disk_use().budget_bytes > BUDGET);
 }
+
+#[test]
+fn a_fact_outlives_the_damage_of_its_group_before_there_is_a_checkpoint() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut store = Opened::new(dir.path());
+    let topic = store.put(b"control/topic/orders", b"8 queues");
+    let removed = store.put(b"control/topic/gone", b"4 queues");
+    store.commit(topic.max(removed));
+    let changed = store.put(b"control/topic/orders", b"16 queues");
+    let removed =
+        store.retry(|shard, now| shard.shard().put_fact(b"control/topic/gone", None, now));
+    store.commit(changed.max(removed));
+    // An idle shard notes its frontier; the facts ride along.
+    for _ in 0..40 {
+        store.now = EpochMillis::new(store.now.get() + 100);
+        store.turn();
+    }
+    let committed = store.shard.shard().committed();
+    store.commit(committed);
+    drop(store);
+    let path = dir.path().join("shard-0/0000000000000000.log");
+    let log = std::fs::read(&path).unwrap();
+    let starts: Vec<usize> = (0..log.len() - 8)
+        .step_by(512)
+        .filter(|&at| log.get(at..at + 8) == Some(&b"RINGMQG1"[..]))
+        .collect();
+    assert!(starts.len() >= 3, "{starts:?}");
+    for &damaged in starts.iter().take(2) {
+        for slot in 0..2 {
+            let _ = std::fs::remove_file(dir.path().join(format!("shard-0/checkpoint.{slot}")));
+        }
+        let mut bytes = log.clone();
+        bytes[damaged + 100] ^= 0x10;
+        std::fs::write(&path, &bytes).unwrap();
+        let mut store = Opened::new(dir.path());
+        let shard = store.shard.shard();
+        assert_eq!(shard.fact(b"control/topic/orders"), Some(&b"16 queues"[..]), "{damaged}");
+        assert_eq!(shard.fact(b"control/topic/gone"), None, "{damaged}");
+    }
+}

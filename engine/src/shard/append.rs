@@ -40,7 +40,7 @@ pub(super) struct OpenGroup {
 }
 
 impl OpenGroup {
-    fn fits(&self, records_len: usize, count: usize) -> bool {
+    pub(super) fn fits(&self, records_len: usize, count: usize) -> bool {
         self.used + records_len + self.table.len() + count * ENTRY_LEN <= self.capacity
     }
 
@@ -53,7 +53,7 @@ impl OpenGroup {
     }
 
     /// Appends one record, written by `write`, and its table entry.
-    fn push(
+    pub(super) fn push(
         &mut self,
         len: usize,
         (kind, queue, queue_offset, tag): (Kind, u32, u64, i64),
@@ -215,6 +215,7 @@ impl Shard {
         check_key(key)?;
         let sequence = self.append_own(Kind::Fact, 0, &payload::fact(key, value), now)?;
         self.views.facts.appended(key, value, sequence);
+        self.repeats.note(key, sequence);
         Ok(sequence)
     }
 
@@ -389,6 +390,7 @@ impl Shard {
     /// Seals the open group and queues it for the device.
     pub(super) fn close_group(&mut self) {
         self.add_staged();
+        self.add_repeats();
         let Some(mut open) = self.open.take() else { return };
         let header = Header {
             store: self.geometry.store(),

@@ -145,6 +145,7 @@ impl Shard {
     /// What appends have changed ahead of the commit goes back, then what is kept is counted anew.
     fn take_views_back(&mut self) {
         self.retention.start_over();
+        self.repeats.clear();
         self.views.take_back();
         for group in &self.pending {
             let parsed = Group::trusted(&group.data, group.header, group.header_crc);

@@ -18,6 +18,7 @@ mod cold;
 mod commit;
 mod prepare;
 mod read;
+mod repeat;
 mod retention;
 mod tail;
 mod time;
@@ -43,6 +44,7 @@ use checkpoint::CheckpointState;
 use cold::{ChunkKey, Cold};
 use commit::PendingGroup;
 use prepare::Segments;
+use repeat::Repeats;
 use retention::Retention;
 pub(crate) use tail::Tail;
 
@@ -172,6 +174,7 @@ pub struct Shard {
     views: Views,
     blocks: BlockReads,
     retention: Retention,
+    repeats: Repeats,
     checkpoint: CheckpointState,
     /// The newest group that holds more than a note, and the frontier that a durable header names.
     last_data: Sequence,
@@ -230,6 +233,7 @@ impl Shard {
             views,
             blocks: BlockReads::default(),
             retention: Retention::new(),
+            repeats: Repeats::default(),
             checkpoint: CheckpointState::new(now, checkpointed, saved),
             last_data: covered.sequence,
             noted: Sequence::default(),

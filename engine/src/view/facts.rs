@@ -86,6 +86,18 @@ impl Facts {
         self.committed.get(key).map(Kept::state)
     }
 
+    /// The value that a key was given in this group (`None` = removed), unless it has been given
+    /// another one since.
+    pub(crate) fn unchanged_since(&self, key: &[u8], sequence: Sequence) -> Option<Option<&[u8]>> {
+        if let Some(appended) = self.appended.get(key) {
+            return (appended.sequence == sequence).then_some(appended.value.as_deref());
+        }
+        match self.committed.get(key) {
+            Some(kept) => (kept.sequence == sequence).then_some(Some(&kept.value)),
+            None => Some(None),
+        }
+    }
+
     /// Committed facts behind `key`, or all of them, in the order of their keys.
     pub(crate) fn behind<'a>(
         &'a self,
