@@ -27,6 +27,8 @@ use crate::view::{Covered, QueueNo};
 const STEP_BYTES: usize = 64 << 10;
 /// Queues and facts that a turn looks at.
 const STEP_ITEMS: usize = 1000;
+/// Steps of a turn that fill one piece.
+const STEPS_MAX: usize = 8;
 /// Writes under way for checkpoints and the index.
 const WRITES_MAX: usize = 4;
 /// After a failed write, the run goes on this much later.
@@ -274,11 +276,18 @@ impl Shard {
         if let Some(bytes) = self.checkpoint.failed_file.take() {
             self.replace_checkpoint(bytes);
         }
-        let Some(run) = &self.checkpoint.run else { return };
-        if run.through.is_none() && run.writes < WRITES_MAX {
+        for _ in 0..STEPS_MAX {
+            match &self.checkpoint.run {
+                Some(run) if run.through.is_none() && run.writes < WRITES_MAX => {}
+                _ => break,
+            }
             self.tell(STEP_ITEMS);
-            self.write_index();
+            // The completion of a write brings the next step; without one it comes at once.
+            if self.checkpoint.run.as_ref().is_none_or(|run| run.writes > 0) {
+                break;
+            }
         }
+        self.write_index();
         self.finish_run();
     }
 
@@ -567,5 +576,55 @@ mod tests {
         let (changes, whole) = grown.destination(1);
         assert_eq!((changes.file, changes.len, whole), (0, 0, true));
         assert_eq!(grown.next_slot(), 1);
+    }
+
+    #[test]
+    fn a_checkpoint_longer_than_many_steps_restores_every_queue_and_fact() {
+        use crate::driver::sim::{SimDisk, SimShard};
+        use crate::shard::ShardLimits;
+
+        const COUNT: u32 = 20_000;
+        let now = EpochMillis::new(1);
+        let limits = ShardLimits { checkpoint_ms: u64::MAX, ..ShardLimits::default() };
+        let mut sim = SimDisk::new(3, 8 << 20, limits).open(now).unwrap();
+        let drain = |sim: &mut SimShard| {
+            sim.shard().input_drained(now);
+            while sim.step(now) {
+                sim.shard().input_drained(now);
+            }
+        };
+        let key =
+            |n: u32| format!("a key that is long enough to fill some pieces {n}").into_bytes();
+        drain(&mut sim);
+        for n in 0..COUNT {
+            while sim.shard().open_queue(&key(n), now).is_err() {
+                drain(&mut sim);
+            }
+            while sim.shard().put_fact(&key(n), Some(&n.to_be_bytes()), now).is_err() {
+                drain(&mut sim);
+            }
+        }
+        for _ in 0..3 {
+            drain(&mut sim);
+            sim.shard().start_checkpoint(now);
+            drain(&mut sim);
+            // A part of it changes before the next one.
+            for n in 0..2000 {
+                let queue = sim.shard().queue(&key(n)).unwrap();
+                while sim.shard().append(queue, &[&b"record"[..]], now).is_err() {
+                    drain(&mut sim);
+                }
+            }
+        }
+        drain(&mut sim);
+        assert_eq!(sim.shard().stats().checkpoints, 3);
+        let mut sim = sim.crash().open(now).unwrap();
+        assert!(sim.report().from_checkpoint);
+        assert_eq!(sim.shard().queue_count(), index(u64::from(COUNT)));
+        for n in 0..COUNT {
+            let queue = sim.shard().queue(&key(n)).unwrap();
+            assert_eq!(sim.shard().max_offset(queue).get(), if n < 2000 { 3 } else { 0 });
+            assert_eq!(sim.shard().fact(&key(n)), Some(&n.to_be_bytes()[..]));
+        }
     }
 }

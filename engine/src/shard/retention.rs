@@ -365,3 +365,6 @@ pub(super) fn reserve_len(block_len: usize, segment_len: u64, disk_bytes: u64) -
     let day = SECONDS * wide(block_len);
     day.min(segment_len / 2 * 3).min(disk_bytes / 8) / wide(block_len) * wide(block_len)
 }
+
+#[cfg(test)]
+mod tests;
