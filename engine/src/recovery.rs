@@ -110,13 +110,27 @@ pub(crate) fn recover(
     source: &mut dyn LogSource,
 ) -> Result<Recovered, RecoveryError> {
     let ordinals = source.ordinals();
-    for pair in ordinals.windows(2) {
-        if let [before, behind] = pair
-            && before + 1 < *behind
-        {
-            tracing::error!(shard = geometry.shard(), before, behind, "segments are missing");
+    let gap = ordinals.windows(2).rposition(|pair| matches!(pair, [a, b] if a + 1 < *b));
+    let behind = gap.and_then(|at| ordinals.get(at + 1..)).unwrap_or_default();
+    if let Some(&start) = behind.first() {
+        // Retention lets segments go one by one, but they leave the device in any order: what is in
+        // front of a gap is left over when nothing lives in front of it.
+        match recover_from(geometry, source, behind.to_vec()) {
+            Ok(recovered) if recovered.views.trimmed >= start => return Ok(recovered),
+            Err(RecoveryError::Io(cause)) => return Err(cause.into()),
+            Ok(_) | Err(_) => {}
         }
+        tracing::error!(shard = geometry.shard(), behind = start, "segments are missing");
     }
+    recover_from(geometry, source, ordinals)
+}
+
+/// As [`recover`], from these segments.
+fn recover_from(
+    geometry: &Geometry,
+    source: &mut dyn LogSource,
+    ordinals: Vec<u64>,
+) -> Result<Recovered, RecoveryError> {
     let index_len = source.index_len()?.next_multiple_of(wide(PIECE_LEN));
     let first = ordinals.first().copied().unwrap_or(0);
     let mut scan = Scan {
@@ -125,6 +139,7 @@ pub(crate) fn recover(
         views: Views::empty(first, Index::restored(index_len, 0)),
         report: RecoveryReport::default(),
         proven: Sequence::default(),
+        first_of_next: None,
     };
     let saved = scan.use_checkpoint()?;
     if !scan.report.from_checkpoint {
@@ -146,6 +161,8 @@ struct Scan<'a> {
     report: RecoveryReport,
     /// Everything up to here is known to have been committed.
     proven: Sequence,
+    /// A segment and the header of its first group.
+    first_of_next: Option<(u64, Option<Header>)>,
 }
 
 /// What stands at a place.
@@ -211,6 +228,7 @@ impl Scan<'_> {
             tracing::warn!(shard = self.geometry.shard(), "a checkpoint is damaged and not used");
             return Ok(None);
         }
+        views.forget_before_first();
         views.covered = checkpoint.from;
         views.trimmed = checkpoint.trimmed;
         views.go_on_from(checkpoint.from.place.ordinal);
@@ -311,12 +329,9 @@ impl Scan<'_> {
         loop {
             let mut place = self.views.covered.next;
             let mut found = self.look(place)?;
-            if matches!(found, Found::Nothing) && self.window.last_ordinal() > Some(place.ordinal) {
-                let start = Place { ordinal: place.ordinal + 1, byte: 0 };
-                let there = self.look(start)?;
-                if !matches!(there, Found::Nothing) {
-                    (place, found) = (start, there);
-                }
+            if self.rolled_at(place)? {
+                place = Place { ordinal: place.ordinal + 1, byte: 0 };
+                found = self.look(place)?;
             }
             match found {
                 Found::Next(padded) => self.apply(place, padded, false)?,
@@ -352,14 +367,10 @@ impl Scan<'_> {
     /// Is the group at this place the one that follows what is covered?
     fn look(&mut self, place: Place) -> io::Result<Found> {
         let block_len = self.geometry.block_len();
-        let Some((header, _)) = self.header_at(place)? else { return Ok(Found::Nothing) };
-        let covered = self.views.covered;
-        let follows = header.sequence == covered.sequence.next()
-            && header.previous == covered.header_crc
-            && header.epoch >= covered.epoch;
-        if !follows {
+        let header = self.header_at(place)?.map(|(header, _)| header);
+        let Some(header) = header.filter(|header| self.follows(header)) else {
             return Ok(Found::Nothing);
-        }
+        };
         let padded = header.padded_len(block_len);
         let group = Group::parse(self.window.at(place, padded)?);
         Ok(match group {
@@ -367,6 +378,56 @@ impl Scan<'_> {
             Some(_) => Found::Broken { readable: true, padded },
             None => Found::Broken { readable: false, padded },
         })
+    }
+
+    fn follows(&self, header: &Header) -> bool {
+        let covered = self.views.covered;
+        header.sequence == covered.sequence.next()
+            && header.previous == covered.header_crc
+            && header.epoch >= covered.epoch
+    }
+
+    /// True when the log goes on at the start of the next segment instead of at this place.
+    ///
+    /// A group that an earlier life left here, torn or cut off, can have been followed by one of the
+    /// same sequence that no longer fitted: of two groups that could be the next one, that of the
+    /// later life is. Where the header here is gone, what lies behind it tells its life.
+    fn rolled_at(&mut self, place: Place) -> io::Result<bool> {
+        let Some(there) = self.first_of(place.ordinal + 1)?.filter(|header| self.follows(header))
+        else {
+            return Ok(false);
+        };
+        let here = self.header_at(place)?.map(|(header, _)| header);
+        if let Some(here) = here.filter(|header| self.follows(header)) {
+            return Ok(here.epoch < there.epoch);
+        }
+        let mut goes_on_here = false;
+        self.each_later(place, u64::MAX, |at, header| {
+            let left = at.ordinal > place.ordinal;
+            goes_on_here = !left && header.sequence > there.sequence && header.epoch > there.epoch;
+            left || goes_on_here
+        })?;
+        Ok(!goes_on_here)
+    }
+
+    /// The header of a segment's first group. It is kept, since every group before it is compared.
+    fn first_of(&mut self, ordinal: u64) -> io::Result<Option<Header>> {
+        const PROBE_LEN: usize = 4096;
+        if let Some((known, header)) = self.first_of_next
+            && known == ordinal
+        {
+            return Ok(header);
+        }
+        let place = Place { ordinal, byte: 0 };
+        let mut header = None;
+        if self.window.ordinals.binary_search(&ordinal).is_ok() {
+            let mut probe = ChunkTail::alone(PROBE_LEN);
+            let len = self.window.source.read(ordinal, 0, probe.buffer())?;
+            let found = Header::read(probe.buffer().get(..len).unwrap_or_default());
+            header = found.map(|(header, _)| header).filter(|header| self.is_at(header, place));
+        }
+        self.first_of_next = Some((ordinal, header));
+        Ok(header)
     }
 
     /// A sound header of this store and shard that names this very place.
@@ -527,10 +588,6 @@ impl<'a> Window<'a> {
             from: 0,
             len: 0,
         }
-    }
-
-    fn last_ordinal(&self) -> Option<u64> {
-        self.ordinals.last().copied()
     }
 
     /// The bytes from `place` on: at least `len` of them unless the segment ends before.

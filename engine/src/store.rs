@@ -167,7 +167,11 @@ impl Store {
                     OpenError::Damaged(dir.to_owned(), error.to_string())
                 }
             })?;
-        let epoch = next_epoch(&files, &self.manifest, views.covered.epoch).map_err(failed)?;
+        let last = files.last_epoch(self.manifest.store).map_err(failed)?;
+        if last.is_none() && !files.segments.is_empty() {
+            tracing::error!(folder = %files.dir.display(), "the epoch file is missing or damaged");
+        }
+        let epoch = next_epoch(last, files.segments.len(), views.covered.epoch);
         // Durable before the first append, so that groups of this life never pass for older ones.
         files.store_epoch(self.manifest.store, epoch).map_err(failed)?;
         let segments = files.prepared();
@@ -224,17 +228,15 @@ impl Store {
     }
 }
 
-/// The epoch of the life that begins.
-fn next_epoch(files: &ShardFiles, manifest: &Manifest, logged: u64) -> io::Result<u64> {
+/// The epoch of the life that begins: above that of every earlier life, from the last one that was
+/// stored, if it is known, and the newest one in the log.
+pub(crate) fn next_epoch(last: Option<u64>, segments: usize, logged: u64) -> u64 {
     /// More lives than can have ended without a committed group.
     const UNKNOWN_LIVES: u64 = 1 << 20;
-    match files.last_epoch(manifest.store)? {
-        Some(last) => Ok(last.max(logged) + 1),
-        None if files.segments.is_empty() => Ok(1),
-        None => {
-            tracing::error!(folder = %files.dir.display(), "the epoch file is missing or damaged");
-            Ok(logged + UNKNOWN_LIVES)
-        }
+    match last {
+        Some(last) => last.max(logged) + 1,
+        None if segments == 0 => 1,
+        None => logged + UNKNOWN_LIVES,
     }
 }
 

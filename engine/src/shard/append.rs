@@ -279,7 +279,7 @@ impl Shard {
     }
 
     /// The open group, with room for these records.
-    fn opened(
+    pub(super) fn opened(
         &mut self,
         records_len: usize,
         count: usize,

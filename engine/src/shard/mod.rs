@@ -338,6 +338,11 @@ impl Shard {
         self.position(self.views.covered.next)
     }
 
+    /// The newest group that was closed; what is appended now rides in the next one or later.
+    pub fn appended(&self) -> Sequence {
+        self.appended
+    }
+
     /// The durable frontier, at or above the committed one.
     pub fn durable(&self) -> Sequence {
         self.durable

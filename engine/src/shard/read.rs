@@ -174,7 +174,8 @@ impl Shard {
             }
             match self.bytes_at(entry.position, len, token, &mut near) {
                 Ok(slice) => give(at, &entry, slice),
-                Err(Miss::Failed(ReadError::Damaged(_))) => {
+                // Outside: its segment is gone, but what would have raised the minimum was damaged.
+                Err(Miss::Failed(ReadError::Damaged(_)) | Miss::Outside) => {
                     at = at.plus(1);
                     continue;
                 }

@@ -37,6 +37,8 @@ const SWEEP_BYTES: usize = 64 << 10;
 const SWEEP_ITEMS: usize = 1000;
 /// Notices that are kept for an embedder that does not take them.
 const TRIMMED_MAX: usize = 1 << 20;
+/// How often a part of the index is read before it counts as damaged.
+const FAILURES_MAX: u32 = 8;
 /// Holds at once.
 const HOLDS_MAX: usize = 1024;
 
@@ -75,6 +77,8 @@ pub(super) struct Retention {
     sweep: Sweep,
     /// The segment whose ends are being applied, and the next part of them.
     release: Option<(u64, usize)>,
+    /// How often the next part could not be read.
+    failures: u32,
     /// A released segment that has not been used yet.
     spare: Option<u64>,
     holds: Slab<u64>,
@@ -88,6 +92,7 @@ impl Retention {
         Self {
             sweep: Sweep::Idle,
             release: None,
+            failures: 0,
             spare: None,
             holds: Slab::new(),
             trimmed: Vec::new(),
@@ -251,7 +256,12 @@ impl Shard {
         }
         let last: Option<Box<[u8]>> = last.map(Into::into);
         for (key, record) in found {
-            self.append_own(Kind::Fact, 0, &record, now)?;
+            // Making room may close a group, and that takes along what is staged: a newer value of
+            // this key must not be followed by the older one.
+            self.opened(record.len(), 1, now)?;
+            if self.views.facts.awaited(&key).is_none() {
+                self.append_own(Kind::Fact, 0, &record, now)?;
+            }
             self.retention.sweep = Sweep::Facts { below, behind: Some(key) };
         }
         self.retention.sweep = match last {
@@ -309,6 +319,11 @@ impl Shard {
                 self.trim_queue(queue, end);
             }),
             Err(Miss::Pending) => return,
+            // A device that fails once is asked again, on a later turn.
+            Err(Miss::Failed(_)) if self.retention.failures < FAILURES_MAX => {
+                self.retention.failures += 1;
+                return;
+            }
             // Readers that come to the lost records pass over them one by one.
             Err(Miss::Failed(_) | Miss::Outside) => tracing::error!(
                 shard = self.geometry.shard(),
@@ -316,6 +331,7 @@ impl Shard {
                 "what the index has of a segment is damaged; some minimum offsets stay too low"
             ),
         }
+        self.retention.failures = 0;
         self.retention.release = Some((ordinal, part + 1));
     }
 

@@ -213,9 +213,16 @@ impl Index {
         self.unwritten.iter().chain(&self.writing).all(|stretch| stretch.at >= end)
     }
 
-    /// Takes a stretch that was read from the file.
+    /// Takes a stretch that was read from the file. It counts up to where blocks of this life begin:
+    /// they may not have been in the file when it was read.
     pub(crate) fn loaded(&mut self, stretch: Stretch) {
-        self.keep(piece_of(stretch.at), stretch);
+        let piece = piece_of(stretch.at);
+        let here = self.cached.get(&piece).into_iter().flatten().map(|cached| cached.at);
+        let end = here.filter(|&at| at > stretch.at).min().unwrap_or(self.next).min(self.next);
+        let len = to_index(end.saturating_sub(stretch.at)).min(stretch.bytes.len());
+        if let Some(bytes) = stretch.bytes.part(0..len) {
+            self.keep(piece, Stretch { at: stretch.at, bytes });
+        }
     }
 
     /// A block that is in memory.
@@ -284,6 +291,24 @@ mod tests {
             again.loaded(Stretch { at: from, bytes: memory.freeze(len) });
             assert!(index_block::is_sound(&again.block(at, head.len()).unwrap(), &head));
         }
+    }
+
+    #[test]
+    fn a_piece_that_is_read_back_does_not_hide_what_was_put_since() {
+        let mut index = Index::restored(8192, 0);
+        let (from, len) = index.stretch(0);
+        let mut memory = ChunkTail::alone(len);
+        let before = Stretch { at: from, bytes: memory.freeze(len) };
+        put(&mut index, 1, 10);
+        index.loaded(before);
+        let (from, len) = index.stretch(0);
+        assert_eq!(len, 3 * 4096, "the file ends within a page");
+        let mut memory = ChunkTail::alone(len);
+        index.loaded(Stretch { at: from, bytes: memory.freeze(len) });
+        let (at, head) = put(&mut index, 2, 10);
+        assert!(
+            at < 3 * 4096 && index_block::is_sound(&index.block(at, head.len()).unwrap(), &head)
+        );
     }
 
     #[test]

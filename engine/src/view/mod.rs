@@ -460,6 +460,14 @@ impl Views {
         }
     }
 
+    /// Changes may tell of segments that were let go after they were written.
+    pub(crate) fn forget_before_first(&mut self) {
+        let kept = self.maps.split_off(&self.first);
+        for (ordinal, _) in std::mem::replace(&mut self.maps, kept) {
+            self.ends.forget(ordinal);
+        }
+    }
+
     /// Takes one end of a segment that is recycled: the queue cannot be read before `end` any more.
     /// Gives the minimum that it had, when that has changed.
     pub(crate) fn raise_min(&mut self, number: u32, end: u64) -> Option<u64> {
