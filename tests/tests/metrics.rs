@@ -9,7 +9,13 @@ use std::{
     time::Duration,
 };
 
-use ringmq_protocol::codes::response::{SERVICE_NOT_AVAILABLE, SUCCESS};
+use ringmq_protocol::{
+    codes::{
+        request::{GET_MIN_OFFSET, UPDATE_CONSUMER_OFFSET},
+        response::{SERVICE_NOT_AVAILABLE, SUCCESS},
+    },
+    headers::{QueueRequest, UpdateConsumerOffsetRequest},
+};
 use ringmq_tests::{
     client::Client,
     folder::Folder,
@@ -164,5 +170,51 @@ fn requests_are_bounded_and_anything_else_is_refused() {
         let ended = stream.read(&mut [0]).map_err(|error| error.kind());
         assert!(matches!(ended, Ok(0) | Err(ErrorKind::ConnectionReset)), "{ended:?}");
     }
+    assert!(server.stop());
+}
+
+#[test]
+fn a_group_that_loses_unread_messages_to_the_disk_budget_is_named() {
+    let folder = Folder::new("losses");
+    let mut settings = with_metrics(Settings::new(&folder.path().join("data")));
+    settings.conf = vec!["segmentSize=1048576".to_owned(), "diskBudget=12582912".to_owned()];
+    let server = Ringmq::start(&settings);
+    let mut client = Client::connect(server.broker()).unwrap();
+    assert_eq!(create_topic(&mut client, "topic", 1).unwrap().code, SUCCESS);
+    let send_one = |client: &mut Client| {
+        let reply = send(client, "topic", 0, "key", &[b'x'; 60 << 10]).unwrap();
+        assert_eq!(reply.code, SUCCESS, "{:?}", reply.remark);
+    };
+    (0..5).for_each(|_| send_one(&mut client));
+    let commit = UpdateConsumerOffsetRequest {
+        consumer_group: "slow".into(),
+        topic: "topic".into(),
+        queue_id: 0,
+        commit_offset: 3,
+    };
+    let reply = client.call(UPDATE_CONSUMER_OFFSET, |out| commit.encode(out), &[]).unwrap();
+    assert_eq!(reply.code, SUCCESS);
+    let min_offset = |client: &mut Client| {
+        let header = QueueRequest { topic: "topic".into(), queue_id: 0, committed: None };
+        let reply = client.call(GET_MIN_OFFSET, |out| header.encode(out), &[]).unwrap();
+        u64::try_from(reply.number("offset")).unwrap()
+    };
+    while min_offset(&mut client) < 50 {
+        send_one(&mut client);
+    }
+    let page = || get(server.metrics(), "/metrics").1;
+    let lost = "ringmq_lost_unread_messages_total{shard=\"0\",group=\"slow\"}";
+    // Offsets are looked through after the messages have gone.
+    poll(|| {
+        let page = page();
+        let lost = page.contains(lost).then(|| value(&page, lost))?;
+        (lost + 3 == min_offset(&mut client)).then_some(())
+    })
+    .expect("the group has lost all from offset 3 to the first that is kept");
+    let page = page();
+    assert_eq!(value(&page, "ringmq_disk_budget_bytes{shard=\"0\"}"), 12_582_912);
+    let used = value(&page, "ringmq_disk_used_bytes{shard=\"0\"}");
+    assert!((4 << 20..=12_582_912).contains(&used), "{used}");
+    assert!(value(&page, "ringmq_segments_recycled_total{shard=\"0\"}") > 1);
     assert!(server.stop());
 }

@@ -83,7 +83,7 @@ impl Default for ShardLimits {
             view_bytes: 64 << 20,
             group_bytes: 512 << 10,
             writes_in_flight: 4,
-            checkpoint_bytes: 256 << 20,
+            checkpoint_bytes: 128 << 20,
             checkpoint_ms: 10_000,
             disk_bytes: u64::MAX,
             age_ms: u64::MAX,
@@ -417,11 +417,12 @@ impl Shard {
 
     /// Says that no more input is waiting: what is open may go to the device now.
     pub fn input_drained(&mut self, now: EpochMillis) {
+        // What retention appends goes out with this group.
+        self.retain(now);
         if self.may_close() {
             self.close_group();
         }
         self.checkpoint_if_due(now);
-        self.retain(now);
         self.prepare_more();
     }
 

@@ -35,6 +35,8 @@ use crate::view::{QueueNo, queue::Slot};
 const SWEEP_BYTES: usize = 64 << 10;
 /// Facts or queues that a turn looks at.
 const SWEEP_ITEMS: usize = 1000;
+/// Steps of a turn.
+const STEPS_MAX: usize = 4;
 /// Notices that are kept for an embedder that does not take them.
 const TRIMMED_MAX: usize = 1 << 20;
 /// How often a part of the index is read before it counts as damaged.
@@ -160,25 +162,31 @@ impl Shard {
         self.used_bytes().saturating_add(self.geometry.segment_len()) <= self.limits.disk_bytes
     }
 
-    /// Takes the next step.
+    /// Takes the next steps, as far as they wait for nothing.
     pub(super) fn retain(&mut self, now: EpochMillis) {
         self.views.put_ends_aside();
         self.views.spill(self.limits.view_bytes);
-        if self.poison.is_some() {
-            return;
+        for _ in 0..STEPS_MAX {
+            if self.poison.is_some() || !self.retain_step(now) {
+                return;
+            }
         }
+    }
+
+    /// Takes one step. False when it takes an operation, or time, to go on.
+    fn retain_step(&mut self, now: EpochMillis) -> bool {
         if self.retention.release.is_some() {
-            self.release_more();
-            return;
+            return self.release_more();
         }
         if !self.is_release_due(now) {
             self.retention.blocked = false;
-            return;
+            return false;
         }
         let first = self.views.first;
         if self.views.trimmed <= first {
-            self.sweep(now);
-        } else if self.checkpoint.replay_ordinal() <= first {
+            return self.sweep(now);
+        }
+        if self.checkpoint.replay_ordinal() <= first {
             self.retention.blocked = self.checkpoint.is_stalled();
             self.begin_checkpoint(now);
         } else if self.retention.holds.iter().any(|(_, &held)| held <= first) {
@@ -186,8 +194,9 @@ impl Shard {
         } else {
             self.retention.blocked = false;
             self.retention.release = Some((first, 0));
-            self.release_more();
+            return true;
         }
+        false
     }
 
     /// Whether the oldest segment is sealed, and too old or in the way.
@@ -201,22 +210,23 @@ impl Shard {
         in_the_way || last_time.is_none_or(|last| now.since(last) >= self.limits.age_ms)
     }
 
-    fn sweep(&mut self, now: EpochMillis) {
+    fn sweep(&mut self, now: EpochMillis) -> bool {
         match &self.retention.sweep {
             Sweep::Idle => {
                 let newest = self.views.covered.place.ordinal;
                 let count = (newest - self.views.first).div_ceil(8);
                 let below = self.views.first + count.max(1);
                 self.retention.sweep = Sweep::Facts { below, behind: None };
+                true
             }
-            Sweep::Facts { .. } | Sweep::Queues { .. } => {
-                // A refusal is no harm: the next turn goes on where this one has stopped.
-                let _ = self.sweep_more(now);
-            }
+            // A refusal is no harm: the next turn goes on where this one has stopped.
+            Sweep::Facts { .. } | Sweep::Queues { .. } => self.sweep_more(now).is_ok(),
             Sweep::Waiting(sequence) => {
-                if self.committed() >= *sequence {
+                let committed = self.committed() >= *sequence;
+                if committed {
                     self.retention.sweep = Sweep::Idle;
                 }
+                committed
             }
         }
     }
@@ -303,26 +313,27 @@ impl Shard {
     }
 
     /// Applies the next part of the ends, and lets the segment go after the last one.
-    fn release_more(&mut self) {
-        let Some((ordinal, part)) = self.retention.release else { return };
+    fn release_more(&mut self) -> bool {
+        let Some((ordinal, part)) = self.retention.release else { return false };
         let block = self.views.ends.segment(ordinal).and_then(|ends| ends.blocks.get(part));
         let Some(block) = block.copied() else {
-            if !self.cold.is_loading_of(ordinal) {
+            let is_read = self.cold.is_loading_of(ordinal);
+            if !is_read {
                 self.retention.release = None;
                 self.let_go(ordinal);
             }
-            return;
+            return !is_read;
         };
         let head = block.head(ordinal, narrow(part));
         match self.index_block(block.at, &head, None) {
             Ok(bytes) => index_block::ends(&bytes).for_each(|(queue, end)| {
                 self.trim_queue(queue, end);
             }),
-            Err(Miss::Pending) => return,
+            Err(Miss::Pending) => return false,
             // A device that fails once is asked again, on a later turn.
             Err(Miss::Failed(_)) if self.retention.failures < FAILURES_MAX => {
                 self.retention.failures += 1;
-                return;
+                return false;
             }
             // Readers that come to the lost records pass over them one by one.
             Err(Miss::Failed(_) | Miss::Outside) => tracing::error!(
@@ -333,6 +344,7 @@ impl Shard {
         }
         self.retention.failures = 0;
         self.retention.release = Some((ordinal, part + 1));
+        true
     }
 
     fn trim_queue(&mut self, number: u32, end: u64) {
