@@ -71,7 +71,7 @@ pub use handle::{
 };
 pub use layout::{Geometry, shard_of};
 pub use mem::RecordSlice;
-pub use op::{Completion, FileId, Op, OpId, ReadBuffer};
+pub use op::{Completion, FileId, Op, OpId, ReadBuffer, Unpopulated};
 pub use record::{Record, Stamp};
 pub use recovery::RecoveryReport;
 pub use shard::{

@@ -5,22 +5,30 @@
 //! a slice of the chunk exists. So an append needs no lock and a reader no copy.
 #![expect(unsafe_code, reason = "memory written by its one owner while others read its prefix")]
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ffi::c_void;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
 /// Enough for direct I/O on every device and for whole pages.
 const ALIGN: usize = 4096;
-/// Regions of this length and more are aligned to it, and the kernel is asked for huge pages: the log's
-/// memory is used in turn, and with small pages nearly every record would miss the TLB.
+/// Mapped regions are aligned to this, and the kernel is asked for huge pages: the log's memory is used
+/// in turn, and with small pages nearly every record would miss the TLB.
 const HUGE: usize = 2 << 20;
+/// Regions of this length and more are mapped; shorter ones use the allocator's memory again.
+const MAPPED_MIN: usize = 4 * HUGE;
 
-/// One allocation, cut into chunks. The ring can register it as a whole.
+/// One allocation, cut into chunks. The ring can register it as a whole. A large one takes memory only
+/// as far as it is used, or touched.
 pub(crate) struct Region {
     start: NonNull<u8>,
     len: usize,
+    /// Address and length of a mapping of its own; `None` if it came from the allocator.
+    mapping: Option<(*mut c_void, usize)>,
 }
 
 // SAFETY: the region is plain memory without thread affinity. Who may touch which part of it is
@@ -33,25 +41,45 @@ impl Region {
     pub(crate) fn new(len: usize) -> Arc<Self> {
         let len = len.next_multiple_of(ALIGN).max(ALIGN);
         let layout = Self::layout(len);
+        let region = if len < MAPPED_MIN { Self::allocate(len) } else { Self::map(len) };
+        Arc::new(region.unwrap_or_else(|| handle_alloc_error(layout)))
+    }
+
+    fn allocate(len: usize) -> Option<Self> {
         // SAFETY: the layout has a size above zero.
-        let start = unsafe { alloc(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        if len >= HUGE {
-            // A refusal costs speed, nothing else.
-            // SAFETY: the range was just allocated and nobody else knows it; the advice does not
-            // change its contents.
-            let _ = unsafe {
-                rustix::mm::madvise(start.as_ptr().cast(), len, rustix::mm::Advice::LinuxHugepage)
-            };
+        let start = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)) })?;
+        Some(Self { start, len, mapping: None })
+    }
+
+    fn map(len: usize) -> Option<Self> {
+        let mapped_len = len.checked_add(HUGE)?;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a mapping of no file at an address of the kernel's choice touches no other memory.
+        let mapped = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), mapped_len, access, flags | MapFlags::NORESERVE)
+        };
+        let mapped = mapped.ok()?;
+        let skip = mapped.cast::<u8>().align_offset(HUGE);
+        // SAFETY: `skip < HUGE`, so that `len` bytes of the mapping follow.
+        let start = unsafe { mapped.cast::<u8>().add(skip) };
+        // A refusal costs speed, nothing else.
+        // SAFETY: the range was just mapped and nobody else knows it; the advice does not change its
+        // contents, which are zeros.
+        let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
+        let start = NonNull::new(start)?;
+        Some(Self { start, len, mapping: Some((mapped, mapped_len)) })
+    }
+
+    /// Takes all of its memory now, so that no writer has to wait for the system to find some.
+    pub(crate) fn touch(&self) {
+        for at in (0..self.len).step_by(ALIGN) {
+            // SAFETY: `at` lies in the region, and nobody else uses it yet: callers have just made it.
+            unsafe { self.start.as_ptr().add(at).write_volatile(0) };
         }
-        // SAFETY: the allocation has `len` bytes.
-        unsafe { start.as_ptr().write_bytes(0, len) };
-        Arc::new(Self { start, len })
     }
 
     fn layout(len: usize) -> Layout {
-        let align = if len >= HUGE { HUGE } else { ALIGN };
-        Layout::from_size_align(len, align).expect("budgets are far below isize::MAX")
+        Layout::from_size_align(len, ALIGN).expect("budgets are far below isize::MAX")
     }
 
     pub(crate) fn start(&self) -> *mut u8 {
@@ -65,8 +93,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout; chunks hold the region, so none is left.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+        match self.mapping {
+            // SAFETY: mapped in `map` and unmapped only here; chunks hold the region, so none is left.
+            // The call cannot fail for a mapping that exists.
+            Some((start, len)) => drop(unsafe { munmap(start, len) }),
+            // SAFETY: allocated in `allocate` with this layout; no chunk is left, as above.
+            None => unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) },
+        }
     }
 }
 

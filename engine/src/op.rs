@@ -5,7 +5,9 @@
 
 use std::io;
 
-use crate::mem::{ChunkTail, RecordSlice};
+use std::sync::Arc;
+
+use crate::mem::{ChunkTail, RecordSlice, Region};
 
 /// Names an operation until its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +40,9 @@ impl ReadBuffer {
     }
 }
 
+/// Memory that the system has promised but not found yet.
+pub struct Unpopulated(pub(crate) Arc<Region>);
+
 /// One operation. Every operation is answered by exactly one [`Completion`].
 pub enum Op {
     /// Write all of `data` at byte `at` of the file, durable when complete.
@@ -63,6 +68,14 @@ pub enum Op {
         len: usize,
         /// Where to. It comes back with the completion.
         buffer: ReadBuffer,
+    },
+    /// Let the system find the memory of this region now, so that nobody has to wait for it later.
+    /// A driver need not do anything.
+    Populate {
+        /// The operation.
+        id: OpId,
+        /// The region.
+        memory: Unpopulated,
     },
     /// Say how many bytes are free for the store: the completion's result is that number.
     FreeSpace {
@@ -125,6 +138,7 @@ impl Op {
         match self {
             Self::Write { id, .. }
             | Self::Read { id, .. }
+            | Self::Populate { id, .. }
             | Self::FreeSpace { id }
             | Self::CreateSegment { id, .. }
             | Self::RecycleSegment { id, .. }

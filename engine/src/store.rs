@@ -14,7 +14,7 @@ use crate::layout::Geometry;
 use crate::recovery::{self, Recovered, RecoveryError, RecoveryReport};
 use crate::shard::Tail;
 use crate::shard::{CommitBy, Shard, ShardLimits, Start};
-use crate::units::EpochMillis;
+use crate::units::{EpochMillis, index};
 
 const MANIFEST_NAME: &str = "manifest";
 const LOCK_NAME: &str = "lock";
@@ -62,6 +62,9 @@ pub struct StoreOptions {
     /// What the log and its indices may take of the disk. The oldest segment is recycled above it.
     /// `None`: what the store was given at its creation, [`DiskBudget::DEFAULT`].
     pub disk_budget: Option<DiskBudget>,
+    /// Memory for what is read back from the device that all shards share evenly, in bytes; taken as
+    /// it is used. `None`: each shard has the [`cold_bytes`](ShardLimits::cold_bytes) of its limits.
+    pub cold_bytes: Option<usize>,
     /// Memory, timing and age of each shard. Its [`disk_bytes`](ShardLimits::disk_bytes) are set
     /// from the budget, the same for each shard.
     pub limits: ShardLimits,
@@ -76,6 +79,7 @@ impl Default for StoreOptions {
             segment_len: 256 << 20,
             block_len: None,
             disk_budget: None,
+            cold_bytes: None,
             limits: ShardLimits::default(),
             commit_by: CommitBy::Durable,
         }
@@ -135,6 +139,9 @@ impl Store {
         check(&manifest, options)?;
         let mut limits = options.limits;
         limits.disk_bytes = shard_budget(dir, &manifest, options)?;
+        if let Some(bytes) = options.cold_bytes {
+            limits.cold_bytes = bytes / index(u64::from(manifest.shards.max(1)));
+        }
         let options = &StoreOptions { limits, ..options.clone() };
         let mut store = Self {
             manifest,

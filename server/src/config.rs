@@ -143,14 +143,15 @@ pub struct BrokerConfig {
 }
 
 /// What each shard may keep in memory, with the key in `broker.conf` that sets each. Unit: bytes;
-/// `None` takes the engine's default.
+/// `None` takes the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardMemory {
     /// `shardTailMemory`: groups that are written, and the most recent ones.
     pub tail: Option<usize>,
     /// `shardLargeMemory`: groups that are longer than usual ones.
     pub large: Option<usize>,
-    /// `shardReadMemory`: what was read back from the device.
+    /// `shardReadMemory`: what was read back from the device. By default the shards share an eighth
+    /// of the machine's memory, at most 4 GiB.
     pub read: Option<usize>,
 }
 

@@ -15,6 +15,7 @@ pub mod config;
 pub mod context;
 pub mod control;
 mod link;
+mod memory;
 pub mod metrics;
 pub mod namesrv;
 mod net;

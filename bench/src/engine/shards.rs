@@ -89,6 +89,7 @@ fn complete(shard: &mut Shard) {
             Op::CreateSegment { id, .. }
             | Op::RecycleSegment { id, .. }
             | Op::RemoveSegment { id, .. }
+            | Op::Populate { id, .. }
             | Op::Discard { id, .. } => (id, Ok(0), None),
             Op::ReplaceCheckpoint { id, bytes, .. } => (id, Ok(bytes.len()), None),
         };

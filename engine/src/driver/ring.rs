@@ -21,7 +21,7 @@ use slab::Slab;
 use super::files::{ShardFiles, checkpoint_name, data_flags, segment_name};
 use crate::error::AppendError;
 use crate::mem::{RecordSlice, Region};
-use crate::op::{Completion, FileId, Op, OpId, ReadBuffer};
+use crate::op::{Completion, FileId, Op, OpId, ReadBuffer, Unpopulated};
 use crate::shard::Shard;
 use crate::units::{EpochMillis, index, narrow, wide};
 
@@ -38,6 +38,7 @@ enum Job {
     Write { id: OpId, file: FileId, at: u64, data: RecordSlice, done: usize },
     Read { id: OpId, file: FileId, at: u64, len: usize, done: usize, buffer: ReadBuffer },
     Create { id: OpId, ordinal: u64, len: u64, path: CString, step: CreateStep },
+    Populate { id: OpId, memory: Unpopulated },
     Checkpoint { id: OpId, bytes: Vec<u8>, done: usize, paths: (CString, CString), step: SaveStep },
     Recycle { id: OpId, from: u64, to: u64, paths: (CString, CString), step: MoveStep },
     Remove { id: OpId, ordinal: u64, path: CString },
@@ -201,6 +202,7 @@ impl RingDriver {
                 Job::Remove { id, ordinal, path: self.path(&segment_name(ordinal)) }
             }
             Op::Discard { id, file, at, len } => Job::Discard { id, file, at, len },
+            Op::Populate { id, memory } => Job::Populate { id, memory },
             Op::ReplaceCheckpoint { id, slot, bytes } => {
                 let name = checkpoint_name(slot);
                 let paths = (self.path(&format!("{name}.new")), self.path(&name));
@@ -327,6 +329,12 @@ impl RingDriver {
             Job::Remove { path, .. } => {
                 opcode::UnlinkAt::new(Fd(rustix::fs::CWD.as_raw_fd()), path.as_ptr()).build()
             }
+            Job::Populate { memory, .. } => {
+                let Unpopulated(region) = memory;
+                let advice = rustix::mm::Advice::LinuxPopulateWrite as i32;
+                let len = i64::try_from(region.len()).unwrap_or(i64::MAX);
+                opcode::Madvise::new(region.start().cast(), len, advice).build()
+            }
             Job::Discard { file, at, len, .. } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 let fd = Fd(raw(open.get(file)));
@@ -416,7 +424,7 @@ impl RingDriver {
                 }
                 finish(id, result)
             }
-            Job::Discard { id, .. } => finish(id, result),
+            Job::Discard { id, .. } | Job::Populate { id, .. } => finish(id, result),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Parts of the log that were read back from the device: a bounded cache of whole groups, each
-//! checked against its table.
+//! checked against its table before anything of it is given out.
 //!
 //! A segment is read in chunks of about 1 MiB whose borders the segment's map gives: a chunk begins
 //! with the group that covers a multiple of 1 MiB. So every reader reads the same chunks, and
 //! several can be read ahead at once.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Purpose, Shard};
@@ -14,13 +15,13 @@ use crate::error::ReadError;
 use crate::format::group::{Group, Header};
 use crate::layout::Place;
 use crate::mem::{Chunk, ChunkTail, RecordSlice, Region};
-use crate::op::{FileId, Op, ReadBuffer};
+use crate::op::{FileId, Op, ReadBuffer, Unpopulated};
 use crate::units::{LogOffset, index, wide};
 
 /// Room for a chunk with a usual last group; longer ones get memory of their own, and segments that
 /// are shorter than that need less.
 const BUFFER_LEN_MAX: usize = (1 << 20) + (512 << 10);
-/// Buffers that are allocated together, and those that are kept for the next reads.
+/// Buffers that are allocated together.
 const BUFFERS: usize = 8;
 /// Chunks that are read ahead of a reader that has only begun, and of one that goes on and on.
 const AHEAD_MIN: u32 = 2;
@@ -36,6 +37,8 @@ pub(super) struct ChunkKey {
 struct ColdChunk {
     base: LogOffset,
     groups: RecordSlice,
+    /// Where each group lies, in order.
+    extents: Vec<Extent>,
     /// Stretches that cannot be read: from, to.
     damaged: Vec<(LogOffset, LogOffset)>,
     /// Chunks that are read ahead when a reader arrives here.
@@ -43,6 +46,17 @@ struct ColdChunk {
     used: bool,
     /// When it was read or used last, in readings of [`Cold::clock`].
     touched: u64,
+    /// It was used again after a long time, not just read through.
+    returned_to: bool,
+}
+
+/// A group in a chunk: its bytes with padding, counted from the chunk's first.
+struct Extent {
+    start: usize,
+    end: usize,
+    /// Its records have been compared with its table. That is done when the first of them is wanted:
+    /// they are read from memory once, then, for the check and for what is done with them.
+    checked: bool,
 }
 
 /// A read under way.
@@ -59,6 +73,31 @@ impl ColdChunk {
 
     fn is_damaged(&self, position: LogOffset) -> bool {
         self.damaged.iter().any(|&(from, to)| from <= position && position < to)
+    }
+
+    /// The extent of the group around a byte, which is checked the first time. `None` in a gap.
+    fn checked_group(&mut self, at: usize) -> Option<Range<usize>> {
+        let behind = self.extents.partition_point(|extent| extent.start <= at);
+        let extent = self.extents.get_mut(behind.checked_sub(1)?)?;
+        let range = extent.start..extent.end;
+        if !std::mem::replace(&mut extent.checked, true) {
+            let known = self.damaged.len();
+            let position = self.base.plus(range.start);
+            match self.groups.get(range.clone()).and_then(Group::parse) {
+                Some(group) => self.damaged.extend(
+                    group
+                        .records()
+                        .filter(|record| !record.is_sound())
+                        .map(|record| (record.position, record.position.plus(record.bytes.len()))),
+                ),
+                None => self.damaged.push((position, self.base.plus(range.end))),
+            }
+            if self.damaged.len() > known {
+                let stretches = self.damaged.len() - known;
+                tracing::error!(position = position.get(), stretches, "the log is damaged");
+            }
+        }
+        range.contains(&at).then_some(range)
     }
 }
 
@@ -79,12 +118,17 @@ impl Near {
 pub(super) struct Cold {
     buffer_len: usize,
     chunks: HashMap<ChunkKey, ColdChunk>,
-    /// Cached chunks with the time of a touch, about in the order of it: what was read ahead stays
-    /// until its reader has come, and then leaves before what came later.
-    order: VecDeque<(ChunkKey, u64)>,
+    /// Cached chunks in no order.
+    keys: Vec<ChunkKey>,
     /// Counts touches.
     clock: u64,
+    /// Bytes of cached chunks.
     bytes: usize,
+    /// Bytes of the memory that there is for them.
+    memory: usize,
+    /// More memory is being found.
+    grows: bool,
+    /// Buffers of chunks that have left; readers may still hold them.
     spare: Vec<Arc<Chunk>>,
     /// Buffers that were never used.
     fresh: Vec<ChunkTail>,
@@ -115,37 +159,102 @@ impl Cold {
         self.bytes += chunk.groups.chunk().len();
         match self.chunks.insert(key, chunk) {
             Some(old) => self.bytes -= old.groups.chunk().len(),
-            None => self.order.push_back((key, self.clock)),
+            None => self.keys.push(key),
         }
-        while self.bytes > budget && self.order.len() > 1 {
-            let Some((oldest, queued)) = self.order.pop_front() else { return };
-            let touched = self.chunks.get(&oldest).map_or(queued, |chunk| chunk.touched);
-            if touched != queued {
-                self.order.push_back((oldest, touched));
-            } else if let Some(chunk) = self.chunks.remove(&oldest) {
-                self.bytes -= chunk.groups.chunk().len();
-                self.spare.push(Arc::clone(chunk.groups.chunk()));
-                self.spare.truncate(BUFFERS);
+        while self.bytes > budget && self.keys.len() > 1 {
+            self.evict();
+        }
+    }
+
+    /// Drops a chunk, and keeps its buffer for the next one. False: there is none.
+    ///
+    /// It is drawn by lot, since of a backlog that is a little too large and read again and again
+    /// nothing would ever be found if the oldest went first. What was read ahead, or is in use, is
+    /// spared, and so is once what readers have come back to: a long scan does not push that out.
+    fn evict(&mut self) -> bool {
+        const DRAWS: u64 = 8;
+        const RECENT: u64 = 64;
+        let mut drawn = None;
+        for n in 0..DRAWS {
+            let lot = scatter(self.clock.wrapping_mul(DRAWS).wrapping_add(n));
+            let Some(at) = lot.checked_rem(wide(self.keys.len())).map(index) else { return false };
+            drawn = Some(at);
+            let chunk = self.keys.get(at).and_then(|key| self.chunks.get_mut(key));
+            let spared = chunk.is_some_and(|chunk| {
+                let in_use = !chunk.used || self.clock - chunk.touched < RECENT;
+                in_use || std::mem::take(&mut chunk.returned_to)
+            });
+            if !spared {
+                break;
             }
         }
+        self.clock += 1;
+        let Some(key) = drawn.map(|at| self.keys.swap_remove(at)) else { return false };
+        if let Some(chunk) = self.chunks.remove(&key) {
+            let memory = chunk.groups.chunk();
+            self.bytes -= memory.len();
+            if memory.len() == self.buffer_len {
+                self.spare.push(Arc::clone(memory));
+            }
+        }
+        true
     }
 
     fn buffer(&mut self, len: usize) -> ChunkTail {
         if len > self.buffer_len {
             return ChunkTail::alone(len.next_multiple_of(4096));
         }
-        while let Some(chunk) = self.spare.pop() {
-            if chunk.len() == self.buffer_len
-                && let Ok(memory) = ChunkTail::recycle(chunk)
-            {
+        loop {
+            if let Some(memory) = self.free_buffer() {
                 return memory;
             }
+            let too_early = self.memory < BUFFERS * self.buffer_len;
+            if too_early || !self.evict() {
+                // Nothing that could leave: the first reads, or readers hold all of it.
+                let (_, buffers) = self.new_memory();
+                self.take_memory(buffers);
+            }
         }
-        if self.fresh.is_empty() {
-            self.fresh = ChunkTail::cut(&Region::new(BUFFERS * self.buffer_len), self.buffer_len);
-        }
-        self.fresh.pop().unwrap_or_else(|| ChunkTail::alone(self.buffer_len))
     }
+
+    fn free_buffer(&mut self) -> Option<ChunkTail> {
+        if let Some(memory) = self.fresh.pop() {
+            return Some(memory);
+        }
+        let unused = self.spare.iter().position(|chunk| Arc::strong_count(chunk) == 1)?;
+        ChunkTail::recycle(self.spare.swap_remove(unused)).ok()
+    }
+
+    fn new_memory(&self) -> (Arc<Region>, Vec<ChunkTail>) {
+        let region = Region::new(BUFFERS * self.buffer_len);
+        let buffers = ChunkTail::cut(&region, self.buffer_len);
+        (region, buffers)
+    }
+
+    /// Takes memory that the system has found.
+    pub(super) fn take_memory(&mut self, buffers: Vec<ChunkTail>) {
+        self.memory += buffers.len() * self.buffer_len;
+        self.fresh.extend(buffers);
+        self.grows = false;
+    }
+
+    /// Memory that should be found by the side, once what there is has been used and the budget
+    /// allows more.
+    fn wanted_memory(&mut self, budget: usize) -> Option<(Arc<Region>, Vec<ChunkTail>)> {
+        let more = self.memory + BUFFERS * self.buffer_len <= budget;
+        if self.grows || !self.fresh.is_empty() || !more {
+            return None;
+        }
+        self.grows = true;
+        Some(self.new_memory())
+    }
+}
+
+/// A number that looks drawn by lot, the same for the same argument.
+fn scatter(n: u64) -> u64 {
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
 }
 
 impl Shard {
@@ -174,13 +283,19 @@ impl Shard {
             // The chunk has grown since it was read.
             return self.load(key, AHEAD_MIN, Some(token));
         };
-        if chunk.is_damaged(position) {
+        let known = chunk.damaged.len();
+        let group = chunk.checked_group(at);
+        self.stats.unreadable += wide(chunk.damaged.len() - known);
+        let Some(group) = group.filter(|_| !chunk.is_damaged(position)) else {
             return Err(Miss::Failed(ReadError::Damaged(position)));
-        }
+        };
         if chunk.damaged.is_empty() {
-            *near = Some(Near { base: chunk.base, groups: chunk.groups.clone() });
+            let base = chunk.base.plus(group.start);
+            *near = chunk.groups.part(group).map(|groups| Near { base, groups });
         }
         self.cold.clock += 1;
+        let long = 4 * wide(self.cold.keys.len());
+        chunk.returned_to |= chunk.used && self.cold.clock - chunk.touched > long;
         chunk.touched = self.cold.clock;
         if !std::mem::replace(&mut chunk.used, true) {
             let ahead = chunk.ahead;
@@ -242,6 +357,10 @@ impl Shard {
         self.stats.cold_reads += 1;
         self.stats.cold_bytes += wide(len);
         let buffer = ReadBuffer(self.cold.buffer(len));
+        if let Some((region, buffers)) = self.cold.wanted_memory(self.limits.cold_bytes) {
+            let id = self.op(Purpose::Populate { buffers });
+            self.ops.push_back(Op::Populate { id, memory: Unpopulated(region) });
+        }
         let id = self.op(Purpose::Cold { key, from });
         let file = FileId::Segment(key.ordinal);
         self.ops.push_back(Op::Read { id, file, at: from, len, buffer });
@@ -303,7 +422,7 @@ impl Shard {
         match (result, buffer) {
             (Ok(len), Some(ReadBuffer(memory))) => {
                 let base = self.position(Place { ordinal: key.ordinal, byte: from });
-                let chunk = ColdChunk { ahead, ..self.check_groups(base, memory, len) };
+                let chunk = ColdChunk { ahead, ..self.find_groups(base, memory, len) };
                 self.cold.insert(key, chunk, self.limits.cold_bytes);
             }
             (Err(cause), _) => self.cold.failed = Some((key, ReadError::Io(cause.to_string()))),
@@ -315,32 +434,41 @@ impl Shard {
         self.ready.extend(tokens);
     }
 
-    /// Checks every group and record of what was read, and notes what is damaged.
-    fn check_groups(&mut self, base: LogOffset, mut memory: ChunkTail, len: usize) -> ColdChunk {
+    /// Finds the groups of what was read, and notes where there is none.
+    fn find_groups(&mut self, base: LogOffset, mut memory: ChunkTail, len: usize) -> ColdChunk {
         let block_len = self.geometry.block_len();
         let bytes = memory.buffer().get(..len).unwrap_or_default();
-        let mut damaged = Vec::new();
-        let mut at = 0;
-        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            let position = base.plus(at);
-            let group = Group::parse(rest).filter(|group| self.is_at(&group.header, position));
-            let Some(group) = group else {
+        let (mut extents, mut damaged) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        while let Some(rest) = bytes.get(start..).filter(|rest| !rest.is_empty()) {
+            let position = base.plus(start);
+            let header = Header::read(rest).map(|(header, _)| header);
+            let Some(header) = header.filter(|header| self.is_at(header, position)) else {
                 let gap = self.gap_len(rest, position);
                 damaged.push((position, position.plus(gap)));
-                at += gap;
+                start += gap;
                 continue;
             };
-            for record in group.records().filter(|record| !record.is_sound()) {
-                damaged.push((record.position, record.position.plus(record.bytes.len())));
-            }
-            at += group.header.padded_len(block_len);
+            let end = (start + header.padded_len(block_len)).min(len);
+            extents.push(Extent { start, end, checked: false });
+            start = end;
         }
         if !damaged.is_empty() {
             self.stats.unreadable += wide(damaged.len());
             let position = base.get();
             tracing::error!(position, stretches = damaged.len(), "the log is damaged");
         }
-        ColdChunk { base, groups: memory.freeze(len), damaged, ahead: 0, used: false, touched: 0 }
+        let groups = memory.freeze(len);
+        ColdChunk {
+            base,
+            groups,
+            extents,
+            damaged,
+            ahead: 0,
+            used: false,
+            touched: 0,
+            returned_to: false,
+        }
     }
 
     fn is_at(&self, header: &Header, position: LogOffset) -> bool {
@@ -366,4 +494,57 @@ pub(super) enum Miss {
     Outside,
     /// The read failed or found damage.
     Failed(ReadError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 4096;
+
+    fn key(number: u32) -> ChunkKey {
+        ChunkKey { ordinal: 0, number }
+    }
+
+    fn chunk(used: bool) -> ColdChunk {
+        ColdChunk {
+            base: LogOffset::new(0).unwrap(),
+            groups: ChunkTail::alone(LEN).freeze(LEN),
+            extents: Vec::new(),
+            damaged: Vec::new(),
+            ahead: 0,
+            used,
+            touched: 0,
+            returned_to: false,
+        }
+    }
+
+    #[test]
+    fn of_a_backlog_larger_than_the_cache_a_part_is_found_in_every_pass() {
+        let mut cold = Cold::new(1 << 20);
+        let mut found = 0;
+        for pass in 0..4 {
+            for number in 0..400 {
+                if cold.chunks.contains_key(&key(number)) {
+                    found += u32::from(pass > 0);
+                } else {
+                    cold.insert(key(number), chunk(true), 300 * LEN);
+                }
+                assert!(cold.bytes <= 300 * LEN);
+            }
+        }
+        assert!(found > 400, "{found} of 1200 were found");
+    }
+
+    #[test]
+    fn what_waits_for_its_reader_outlives_what_was_read() {
+        let mut cold = Cold::new(1 << 20);
+        for number in 0..8 {
+            cold.insert(key(number), chunk(false), 200 * LEN);
+        }
+        for number in 8..1000 {
+            cold.insert(key(number), chunk(true), 200 * LEN);
+        }
+        assert!((0..8).all(|number| cold.chunks.contains_key(&key(number))));
+    }
 }

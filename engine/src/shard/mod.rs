@@ -33,7 +33,7 @@ pub use read::{ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, StoreTime,
 pub use retention::{Hold, Trimmed};
 
 use crate::layout::{Geometry, Place};
-use crate::mem::RecordSlice;
+use crate::mem::{ChunkTail, RecordSlice};
 use crate::op::{Completion, Op, OpId};
 use crate::units::{EpochMillis, LogOffset, QueueOffset, Sequence, index, wide};
 use crate::view::queue::TagFilter;
@@ -135,18 +135,45 @@ pub struct ShardStats {
 /// What an operation was for, until it completes.
 enum Purpose {
     Group(Sequence),
-    Create { ordinal: u64 },
-    Zero { ordinal: u64, end: u64 },
-    Cold { key: ChunkKey, from: u64 },
+    Create {
+        ordinal: u64,
+    },
+    Zero {
+        ordinal: u64,
+        end: u64,
+    },
+    /// Memory for the cache of read groups.
+    Populate {
+        buffers: Vec<ChunkTail>,
+    },
+    Cold {
+        key: ChunkKey,
+        from: u64,
+    },
     FreeSpace,
-    Recycle { from: u64, to: u64 },
-    Remove { ordinal: u64 },
+    Recycle {
+        from: u64,
+        to: u64,
+    },
+    Remove {
+        ordinal: u64,
+    },
     Discard,
     Empty,
-    IndexRead { from: u64, wanted: usize },
-    IndexWrite { at: u64 },
-    Changes { at: u64, data: RecordSlice },
-    Checkpoint { bytes: Vec<u8> },
+    IndexRead {
+        from: u64,
+        wanted: usize,
+    },
+    IndexWrite {
+        at: u64,
+    },
+    Changes {
+        at: u64,
+        data: RecordSlice,
+    },
+    Checkpoint {
+        bytes: Vec<u8>,
+    },
 }
 
 /// One shard of a store: appends, completions and the end of input go in, operations and answers come
@@ -399,6 +426,7 @@ impl Shard {
             Purpose::Group(sequence) => self.group_written(sequence, result),
             Purpose::Create { ordinal } => self.segment_created(ordinal, result, now),
             Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result, now),
+            Purpose::Populate { buffers } => self.cold.take_memory(buffers),
             Purpose::Cold { key, from } => self.cold_read(key, from, result, buffer),
             Purpose::FreeSpace => self.free_space_known(result, now),
             Purpose::Recycle { from, to } => self.segment_recycled(from, to, result, now),

@@ -48,6 +48,7 @@ impl Tail {
         let chunk_len = chunk_len.next_multiple_of(CHUNK_LEN_MIN);
         let pool = (limits.tail_bytes / chunk_len).max(4);
         let region = Region::new(pool * chunk_len);
+        region.touch();
         let free = ChunkTail::cut(&region, chunk_len);
         let tail = Self {
             current: None,

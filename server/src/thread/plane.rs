@@ -26,7 +26,7 @@ use crate::{
     control::{
         BoxFuture, ConsumerOffset, FACT_PREFIX, Fact, Facts, Published, ToControl, ToThread,
     },
-    link,
+    link, memory,
     metrics::{BrokerFigures, FigureSource},
     net::listen::{RETRY, RETRY_STEP, listen},
 };
@@ -260,7 +260,10 @@ fn open(config: &BrokerConfig) -> Result<Store, String> {
     limits.age_ms = u64::try_from(config.message_age.as_millis()).unwrap_or(u64::MAX);
     limits.tail_bytes = config.memory.tail.unwrap_or(limits.tail_bytes);
     limits.large_bytes = config.memory.large.unwrap_or(limits.large_bytes);
-    limits.cold_bytes = config.memory.read.unwrap_or(limits.cold_bytes);
+    match config.memory.read {
+        Some(bytes) => limits.cold_bytes = bytes,
+        None => options.cold_bytes = Some(memory::read_bytes()),
+    }
     let id = random_id().map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
     let start = clock::instant();
     loop {

@@ -271,6 +271,7 @@ impl SimShard {
                 self.disk.create(ordinal, len);
                 finish(Ok(0), None)
             }
+            Op::Populate { .. } => finish(Ok(0), None),
             Op::FreeSpace { .. } => finish(Ok(if self.full { 0 } else { FREE_BYTES }), None),
             Op::RecycleSegment { from, to, .. } => {
                 if self.random.one_in(self.mood.zero_error) {
@@ -349,7 +350,7 @@ impl SimShard {
                 Op::Write { file, at, data, .. } => {
                     self.disk.tear(file, at + wide(done), data.get(done..).unwrap_or_default());
                 }
-                Op::Read { .. } | Op::FreeSpace { .. } => {}
+                Op::Read { .. } | Op::Populate { .. } | Op::FreeSpace { .. } => {}
                 // Each of these is there as a whole or not at all.
                 _ if self.disk.random.one_in(2) => {}
                 Op::CreateSegment { ordinal, len, .. } => self.disk.create(ordinal, len),
