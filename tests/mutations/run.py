@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Breaks the engine on purpose, one way at a time, and lets the simulation find each.
+
+    tests/mutations/run.py [--seeds N] [--scratch DIR] [NAME ...]
+
+Every mutation replaces one piece of the engine's text in a copy of the tree, which is built with a
+target folder of its own, and runs `simulate`. Printed is the check that noticed it. One that survives
+is a hole in the simulation; one whose text is not found any more has to follow the code. Either ends
+the run with 1.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SRC = "engine/src/"
+
+# Name, file, what stands there once, what is put in its place.
+MUTATIONS = [
+    ("acknowledge before the device has answered", "shard/commit.rs",
+     "self.commit(self.durable);", "self.commit(self.appended);"),
+    ("acknowledge out of log order", "shard/commit.rs",
+     "let durable = self.pending.iter().take_while(|group| group.state == State::Durable);",
+     "let durable = self.pending.iter().filter(|group| group.state == State::Durable);"),
+    ("a failed write counts as done", "shard/commit.rs",
+     'Err(cause) => self.fail("writing the log", &cause),', "Err(_) => group.state = State::Durable,"),
+    ("more writes in flight than allowed", "shard/commit.rs",
+     "while self.writing < self.limits.writes_in_flight && unwritten > 0 {", "while unwritten > 0 {"),
+    ("groups do not chain to their predecessor", "recovery.rs",
+     "&& header.previous == covered.header_crc", ""),
+    ("a group of an earlier life is as good as any", "recovery.rs",
+     "return Ok(here.epoch < there.epoch);", "return Ok(false);"),
+    ("a torn record is taken for sound", "recovery.rs",
+     "Some(group) if group.records().all(|record| record.is_sound()) => Found::Next(padded),",
+     "Some(_) => Found::Next(padded),"),
+    ("the table's checksum is not looked at", "format/group.rs",
+     "if crate::crc::crc32c(table) != header.table_crc {", "if false {"),
+    ("the header's checksum is not looked at", "format/group.rs",
+     "crate::crc::crc32c(src.get(..CHECKED_LEN)?) == crc\n            &&", "crc == crc\n            &&"),
+    ("every broken end is damage", "recovery.rs",
+     "Ok(proven >= expected)\n    }", "Ok(proven >= expected || self.views.covered.sequence.get() > 3)\n    }"),
+    ("no broken end is damage", "recovery.rs",
+     "Found::Broken { .. } | Found::Nothing if !self.is_damage(place)? => {",
+     "Found::Broken { .. } | Found::Nothing if !self.is_damage(place)? || true => {"),
+    ("damage costs the whole group", "recovery.rs",
+     "self.note_damage(place);\n                    self.apply(place, padded, true)?;",
+     "self.note_damage(place);\n                    self.skip_from(place)?; let _ = padded;"),
+    ("a checkpoint counts without its group", "recovery.rs",
+     "self.has_group(&checkpoint.from)? && self.has_group(&checkpoint.through)?;",
+     "self.has_group(&checkpoint.from)? || true;"),
+    ("a damaged checkpoint counts", "format/checkpoint.rs",
+     "if crate::crc::crc32c(body) != Reader::new(crc).u32()? {", "if Reader::new(crc).u32()? == 1 {"),
+    ("an unsound piece of changes counts", "format/changes.rs",
+     "let sound = ours && fields.u32()? == checksum(piece)?;",
+     "let sound = ours && fields.u32()? != 1;"),
+    ("a read error is the end of the log", "recovery.rs",
+     "self.source.read(place.ordinal, place.byte, dst)?\n", "self.source.read(place.ordinal, place.byte, dst).unwrap_or(0)\n"),
+    ("the open group's facts are told at once", "view/facts.rs",
+     "pub(crate) fn committed(&self, key: &[u8]) -> Option<&[u8]> {",
+     "pub(crate) fn committed(&self, key: &[u8]) -> Option<&[u8]> {\n        if let Some(appended) = self.appended.get(key) { return appended.value.as_deref(); }"),
+    ("an offset is given out twice", "shard/append.rs",
+     "slot.advance(records.len());", "slot.advance(records.len().saturating_sub(usize::from(records.len() == 3)));"),
+    ("a queue's records are not swept before its segment goes", "shard/retention.rs",
+     "state.home < below && self.views.facts.awaited(key).is_none()", "false && state.home < below"),
+    ("queue states are not swept before their segment goes", "shard/retention.rs",
+     "let lives = queue.slot == Slot::Live && queue.home < below;",
+     "let lives = false && queue.slot == Slot::Live && queue.home < below;"),
+    ("a sweep puts an old fact behind a newer one", "shard/retention.rs",
+     "self.opened(record.len(), 1, now)?;\n            if self.views.facts.awaited(&key).is_none() {",
+     "if true {"),
+    ("a segment goes although checkpoints replay from it", "shard/retention.rs",
+     "} else if self.checkpoint.replay_ordinal() <= first {", "} else if false && self.checkpoint.replay_ordinal() <= first {"),
+    ("minimum offsets are not raised", "shard/retention.rs",
+     "let Some(before) = self.views.raise_min(number, end) else { return };",
+     "let Some(before) = self.views.raise_min(number, end.min(3)) else { return };"),
+    ("the newest segment is given up", "shard/retention.rs",
+     "if first >= self.views.covered.place.ordinal {", "if first > self.views.covered.place.ordinal {"),
+    ("waiters are not woken by some tags", "view/queue.rs",
+     "let wanted = waiter.filter.matches(tag);", "let wanted = tag != 3 && waiter.filter.matches(tag);"),
+    ("waiters are woken by any tag", "view/queue.rs",
+     "let wanted = waiter.filter.matches(tag);", "let wanted = true;"),
+    ("what is read back hides newer blocks", "view/index.rs",
+     ".min().unwrap_or(self.next).min(self.next);", ".max().map_or(u64::MAX, |_| u64::MAX);"),
+    ("store time follows the clock back", "shard/append.rs",
+     "self.store_time = self.store_time.max(now);", "self.store_time = now;"),
+    ("zeros go over the head of the log", "shard/prepare.rs",
+     "self.segments.prepared.insert(to, self.segments.len);", "self.segments.prepared.insert(to, 0);"),
+    ("a filter lets every tag pass", "view/queue.rs",
+     "Self::Tags(tags) => tags.contains(&tag),", "Self::Tags(tags) => tags.contains(&tag) || tag == 2,"),
+]
+
+
+def mutate(path, before, after):
+    text = path.read_text()
+    if text.count(before) != 1:
+        return False
+    path.write_text(text.replace(before, after))
+    return True
+
+
+def build(scratch, target):
+    env = dict(os.environ, CARGO_TARGET_DIR=str(target), CARGO_PROFILE_RELEASE_LTO="off",
+               CARGO_PROFILE_RELEASE_CODEGEN_UNITS="16", CARGO_PROFILE_RELEASE_INCREMENTAL="true",
+               CARGO_PROFILE_RELEASE_DEBUG="0", RUSTFLAGS="-Awarnings")
+    command = ["cargo", "build", "--release", "--quiet", "-p", "ringmq-tests", "--bin", "simulate"]
+    return subprocess.run(command, cwd=scratch, env=env, capture_output=True, text=True)
+
+
+def simulate(target, seeds):
+    command = [str(target / "release/simulate"), "--seeds", str(seeds)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = [line for line in done.stderr.splitlines() if line.startswith("seed ")]
+    return found[0].split(" [Manifest")[0] if done.returncode and found else None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--scratch", type=pathlib.Path, default=pathlib.Path("/tmp/ringmq-mutations"))
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    scratch, target = arguments.scratch / "tree", arguments.scratch / "target"
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(ROOT, scratch, ignore=shutil.ignore_patterns(".git", "target"))
+    missed = 0
+    for name, file, before, after in MUTATIONS:
+        if arguments.names and name not in arguments.names:
+            continue
+        path = scratch / SRC / file
+        original = path.read_text()
+        if not mutate(path, before, after):
+            verdict = "NOT FOUND: the text in engine/src/" + file + " has changed"
+            missed += 1
+        elif (built := build(scratch, target)).returncode:
+            verdict = "NOT BUILT: " + built.stderr.strip()[-300:]
+            missed += 1
+        else:
+            verdict = simulate(target, arguments.seeds)
+            missed += verdict is None
+            verdict = verdict or f"SURVIVED {arguments.seeds} seeds"
+        # Written anew, so that the next build notices.
+        path.write_text(original)
+        print(f"{name}\n    {verdict}", flush=True)
+    sys.exit(1 if missed else 0)
+
+
+main()
