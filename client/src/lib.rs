@@ -39,6 +39,7 @@ mod consumer;
 mod error;
 mod message;
 mod namespace;
+mod observe;
 mod producer;
 mod pull;
 mod push;
@@ -49,6 +50,7 @@ pub mod select;
 mod subscription;
 #[cfg(feature = "tls")]
 mod tls;
+mod trace;
 mod unique;
 
 pub use client::{Client, ClientBuilder};

@@ -318,7 +318,6 @@ impl Message {
         self.tag.as_deref().filter(|tag| !tag.is_empty())
     }
 
-    #[allow(dead_code, reason = "for traces")]
     pub(crate) fn keys_text(&self) -> &str {
         &self.keys
     }

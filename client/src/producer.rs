@@ -21,7 +21,9 @@ use self::{
     outbound::{Form, Outbound},
     reply::Greeted,
 };
-use crate::{Client, Error, Message, MessageQueue, QueueOffset, client::Group};
+use crate::{
+    Client, Error, Message, MessageQueue, QueueOffset, client::Group, observe::Sends, trace::Tracer,
+};
 
 mod batching;
 mod builder;
@@ -73,6 +75,8 @@ struct Inner {
     faults: Faults,
     greeted: Greeted,
     batcher: Option<Batcher>,
+    tracer: Option<Tracer>,
+    figures: Sends,
 }
 
 /// What a broker did with a message.

@@ -36,7 +36,7 @@ use self::{
     peer::Peer,
     stream::Stream,
 };
-use crate::{Error, Invalid, client::Shared, lock};
+use crate::{Error, Invalid, client::Shared, lock, observe};
 
 mod link;
 mod peer;
@@ -366,6 +366,7 @@ impl Remoting {
         match attempt.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => {
                 tracing::debug!(addr, "connected");
+                observe::connected(addr);
                 // A broker forgets a client with its connection.
                 if let Some(client) = self.client.upgrade() {
                     client.groups.request_heartbeat();

@@ -155,9 +155,12 @@ async fn a_linger_collects_and_a_full_batch_does_not_wait_for_it() {
     let lens: Vec<_> = sends(&fake).iter().map(|seen| bodies(seen).len()).collect();
     assert_eq!(lens, [10, 10]);
 
-    let brief = producer(&fake, Batching::new().linger(Duration::from_millis(30))).await;
+    // Without a linger, the first one would be on its way before the second one is sent.
+    let brief = producer(&fake, Batching::new().linger(Duration::from_secs(1))).await;
     let one = tokio::spawn(brief.try_send(Message::new("T", "a")).unwrap());
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
     let two = tokio::spawn(brief.try_send(Message::new("T", "b")).unwrap());
     one.await.unwrap().unwrap();
     two.await.unwrap().unwrap();

@@ -307,3 +307,36 @@ async fn a_failed_send_has_the_route_asked_for_again() {
     assert_eq!(receipt.queue.broker_name(), "b", "the next attempts know the new route");
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
+
+#[tokio::test]
+async fn sends_leave_traces_in_upstreams_format() {
+    let fake = one_broker(1, stored).await;
+    let client = Client::connect(&fake.addr).await.unwrap();
+    let producer = client.producer("g").traced().start().unwrap();
+    let message = |body: &'static str| Message::new("T", body).tag("x").key("k1").key("k2");
+    let receipts = [
+        producer.send(message("hello")).await.unwrap(),
+        producer.send(message("hello again")).await.unwrap(),
+    ];
+    drop(producer);
+    let sends = fake.wait_for(SEND, 3).await;
+    let trace = sends.iter().find(|send| send.ext("b") == "RMQ_SYS_TRACE_TOPIC").unwrap();
+    assert_eq!(trace.ext("a"), "_INNER_TRACE_PRODUCER-g-PRODUCE");
+    let text = String::from_utf8(trace.body.clone()).unwrap();
+    let records: Vec<Vec<_>> =
+        text.split_terminator('\u{2}').map(|text| text.split('\u{1}').collect()).collect();
+    assert_eq!(records.len(), 2, "{text:?}");
+    let keys = trace.property("KEYS").unwrap();
+    for (record, (receipt, len)) in records.iter().zip(receipts.iter().zip(["5", "11"])) {
+        assert_eq!(record.len(), 14);
+        let id = &*receipt.message_id;
+        let [kind, _, region, group, topic, message_id, tag, record_keys] = record[..8] else {
+            panic!("{record:?}")
+        };
+        assert_eq!((kind, region, group, topic), ("Pub", "DefaultRegion", "g", "T"));
+        assert_eq!((message_id, tag, record_keys), (id, "x", "k1 k2"));
+        assert_eq!((record[8], record[9], record[11]), (&*fake.addr, len, "0"));
+        assert_eq!((record[12], record[13]), (&*receipt.offset_message_id, "true"));
+        assert!(keys.contains(id) && keys.contains("k1"), "{keys}");
+    }
+}

@@ -152,7 +152,7 @@ struct Member {
 
 /// What a lane's task does next.
 enum Next {
-    Ship(Parcel),
+    Ship(Box<Parcel>),
     Wait(Instant, Arc<Notify>),
     End,
 }
@@ -257,7 +257,7 @@ impl Batcher {
         if now < until && !first.is_full && parcels.len() == 1 {
             return Next::Wait(until, Arc::clone(&lane.get().is_full));
         }
-        parcels.pop_front().map_or(Next::End, Next::Ship)
+        parcels.pop_front().map_or(Next::End, |parcel| Next::Ship(Box::new(parcel)))
     }
 }
 
@@ -378,7 +378,7 @@ async fn run(inner: Arc<Inner>, queue: MessageQueue) {
         // Others who are ready to run add their messages first.
         yield_now().await;
         match batcher.next(&queue, Instant::now()) {
-            Next::Ship(parcel) => inner.ship(parcel, &queue).await,
+            Next::Ship(parcel) => inner.ship(*parcel, &queue).await,
             Next::Wait(until, is_full) => {
                 tokio::select! {
                     () = sleep_until(until) => {}

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ringmq_protocol::limits::MESSAGE_LEN_MAX;
+use ringmq_protocol::{limits::MESSAGE_LEN_MAX, names::TRACE_TOPIC};
 
 use super::{
     Inner, Producer,
@@ -12,7 +12,11 @@ use super::{
     outbound::Form,
     reply::Greeted,
 };
-use crate::{Client, Compression, Error};
+use crate::{
+    Client, Compression, Error,
+    observe::Sends,
+    trace::{self, Tracer},
+};
 
 /// How a producer is set up. Made by [`Client::producer`].
 #[derive(Debug)]
@@ -33,6 +37,7 @@ pub struct ProducerBuilder {
     latency_rule: LatencyRule,
     latency_faults: bool,
     batching: Option<Batching>,
+    trace_topic: Option<String>,
 }
 
 impl ProducerBuilder {
@@ -53,6 +58,7 @@ impl ProducerBuilder {
             latency_rule: LatencyRule::default(),
             latency_faults: false,
             batching: None,
+            trace_topic: None,
         }
     }
 
@@ -246,6 +252,33 @@ impl ProducerBuilder {
         self
     }
 
+    /// Leaves a trace of each message in the brokers' trace topic, `RMQ_SYS_TRACE_TOPIC`, which
+    /// upstream's tools read; off unless set. Traces never hold up messages: under load some are
+    /// dropped.
+    ///
+    /// ```no_run
+    /// # fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// let producer = client.producer("orders-producer").traced().start()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn traced(self) -> Self {
+        self.traced_in(TRACE_TOPIC)
+    }
+
+    /// As [`ProducerBuilder::traced`], in a topic of one's own.
+    ///
+    /// ```no_run
+    /// # fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// let producer = client.producer("orders-producer").traced_in("OrderTraces").start()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn traced_in(mut self, topic: &str) -> Self {
+        self.trace_topic = Some(topic.into());
+        self
+    }
+
     /// Starts the producer. Brokers are looked for when the first message is sent.
     ///
     /// # Errors
@@ -269,7 +302,18 @@ impl ProducerBuilder {
             compression: self.compression,
             compression_level: self.compression_level,
             compressed_len_min: self.compressed_len_min,
+            is_traced: self.trace_topic.is_some(),
         };
+        let tracer = match &self.trace_topic {
+            None => None,
+            Some(topic) => {
+                let group = format!("_INNER_TRACE_PRODUCER-{}-PRODUCE", self.group);
+                let builder = Self::new(self.client.clone(), &group);
+                let producer = builder.send_timeout(trace::SEND_TIMEOUT).start()?;
+                Some(Tracer::start(producer, topic))
+            }
+        };
+        let figures = Sends::new(&group);
         let inner = Inner {
             client: self.client,
             group,
@@ -282,6 +326,8 @@ impl ProducerBuilder {
             faults: Faults::new(self.latency_rule, self.latency_faults),
             greeted: Greeted::default(),
             batcher: self.batching.map(Batcher::new),
+            tracer,
+            figures,
         };
         Ok(Producer { inner: Arc::new(inner) })
     }

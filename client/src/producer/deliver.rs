@@ -4,12 +4,22 @@
 
 use std::time::Duration;
 
+use ringmq_protocol::headers::DEFAULT_REGION;
 use tokio::time::{Instant, sleep_until};
+use tracing::Instrument;
 
-use super::{Inner, SendReceipt, SendStatus, fault::Event, outbound::Outbound};
+use super::{
+    Inner, SendReceipt, SendStatus,
+    fault::Event,
+    outbound::{Outbound, Traced},
+};
 use crate::{
-    Error, Invalid, Message, MessageQueue, QueueOffset, error::is_retried_send, remoting::Stored,
-    route::Route, select,
+    Error, Invalid, Message, MessageQueue, QueueOffset,
+    error::is_retried_send,
+    remoting::Stored,
+    route::Route,
+    select,
+    trace::{self, Tracer},
 };
 
 /// Pause before the same broker is tried again; twice as long before each further attempt.
@@ -77,6 +87,20 @@ impl Inner {
         target: Target<'_>,
         deadline: Instant,
     ) -> Result<Sent, Error> {
+        let started = self.figures.start();
+        let span =
+            tracing::debug_span!("send", topic = &*outbound.topic, id = &*outbound.message_id);
+        let result = self.attempts(outbound, target, deadline).instrument(span).await;
+        self.figures.end(started, result.is_ok());
+        result
+    }
+
+    async fn attempts(
+        &self,
+        outbound: &Outbound,
+        target: Target<'_>,
+        deadline: Instant,
+    ) -> Result<Sent, Error> {
         let mut last: Option<Failed> = None;
         let mut weak: Option<Sent> = None;
         for attempt in 0..=self.retries {
@@ -91,6 +115,9 @@ impl Inner {
                 last.as_ref().is_some_and(|last| last.queue.broker_name() == queue.broker_name());
             if is_same && !pause(attempt, deadline).await {
                 break;
+            }
+            if attempt > 0 {
+                self.figures.retry();
             }
             match self.attempt(outbound, &route, &queue, deadline).await {
                 Ok(stored) => {
@@ -212,7 +239,45 @@ impl Inner {
             Some(timeout) => deadline.min(Instant::now() + timeout),
             None => deadline,
         };
-        remoting.send(addr, &request, deadline).await
+        let (Some(tracer), Some(traced)) = (&self.tracer, &outbound.traced) else {
+            return remoting.send(addr, &request, deadline).await;
+        };
+        let started = Instant::now();
+        let result = remoting.send(addr, &request, deadline).await;
+        self.note(tracer, traced, outbound, addr, &result, started.elapsed());
+        result
+    }
+
+    /// Leaves a trace of an attempt, unless the broker wants none.
+    fn note(
+        &self,
+        tracer: &Tracer,
+        traced: &Traced,
+        outbound: &Outbound,
+        addr: &str,
+        result: &Result<Stored, Error>,
+        cost: Duration,
+    ) {
+        let stored = result.as_ref().ok();
+        if stored.is_some_and(|stored| stored.is_trace_off) {
+            return;
+        }
+        let details = stored.and_then(|stored| stored.details.as_ref());
+        let region = details.and_then(|details| details.region.as_deref());
+        let namespace = &self.client.shared.namespace;
+        tracer.sent(&trace::Sent {
+            region: region.unwrap_or(DEFAULT_REGION),
+            group: &namespace.unwrap(&self.group),
+            topic: &namespace.unwrap(&outbound.topic),
+            message_id: &outbound.message_id,
+            tag: traced.tag.as_deref(),
+            keys: &traced.keys,
+            addr,
+            body_len: traced.body_len,
+            cost,
+            kind: traced.kind,
+            offset_message_id: stored.map(|stored| &*stored.offset_message_id),
+        });
     }
 
     /// What the application gets to know about a stored message.

@@ -14,7 +14,7 @@ use ringmq_protocol::{
 
 use crate::{
     Compression, Invalid, Message, MessageQueue, clock, message::Reconsume, namespace::Namespace,
-    route::CREATED_QUEUES_MAX, unique::UniqueIds,
+    route::CREATED_QUEUES_MAX, trace::Kind, unique::UniqueIds,
 };
 
 /// How messages of one producer are made ready.
@@ -28,6 +28,16 @@ pub(super) struct Form {
     pub(super) compression_level: u32,
     /// Shortest body that is compressed. Unit: bytes.
     pub(super) compressed_len_min: usize,
+    pub(super) is_traced: bool,
+}
+
+/// What a trace says about a message beside what is sent.
+#[derive(Debug)]
+pub(super) struct Traced {
+    pub(super) tag: Option<String>,
+    pub(super) keys: String,
+    pub(super) body_len: usize,
+    pub(super) kind: Kind,
 }
 
 /// What all attempts of one send have in common.
@@ -44,6 +54,7 @@ pub(super) struct Outbound {
     /// Whether it can be part of a batch.
     pub(super) can_join: bool,
     pub(super) is_hasty: bool,
+    pub(super) traced: Option<Box<Traced>>,
     flag: i32,
     sys_flag: i32,
     properties: Vec<u8>,
@@ -68,6 +79,7 @@ impl Outbound {
             message_id: message_id.to_string(),
             can_join: !message.is_delayed() && !message.topic().starts_with(RETRY_PREFIX),
             is_hasty: message.is_hasty(),
+            traced: form.is_traced.then(|| Box::new(Traced::new(message))),
             flag: message.flag_bits(),
             sys_flag,
             born_ms,
@@ -83,6 +95,9 @@ impl Outbound {
     pub(super) fn half(message: &Message, ids: &UniqueIds, form: &Form) -> Result<Self, Invalid> {
         let mut outbound = Self::single(message, ids, form)?;
         outbound.sys_flag |= sys_flag::TRANSACTION_PREPARED;
+        if let Some(traced) = &mut outbound.traced {
+            traced.kind = Kind::Half;
+        }
         Ok(outbound)
     }
 
@@ -131,6 +146,7 @@ impl Outbound {
             message_id,
             can_join: false,
             is_hasty: first.is_hasty(),
+            traced: form.is_traced.then(|| Box::new(Traced::new(first))),
             flag: 0,
             sys_flag: 0,
             properties: wait(first.is_hasty()).to_vec(),
@@ -183,6 +199,17 @@ impl Outbound {
     /// What it takes in memory while it is in flight. Unit: bytes.
     pub(super) fn len(&self) -> usize {
         self.body.len() + self.properties.len()
+    }
+}
+
+impl Traced {
+    fn new(message: &Message) -> Self {
+        Self {
+            tag: message.tag_text().map(Into::into),
+            keys: message.keys_text().into(),
+            body_len: message.body().len(),
+            kind: if message.is_delayed() { Kind::Delayed } else { Kind::Normal },
+        }
     }
 }
 
@@ -258,6 +285,7 @@ mod tests {
             compression: Some(Compression::Zlib),
             compression_level: 5,
             compressed_len_min: 4096,
+            is_traced: false,
         }
     }
 

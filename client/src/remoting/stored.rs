@@ -17,14 +17,12 @@ pub(crate) struct Stored {
     pub(crate) queue_id: i32,
     pub(crate) queue_offset: i64,
     /// Whether the broker wants no traces.
-    #[allow(dead_code, reason = "for traces")]
     pub(crate) is_trace_off: bool,
     pub(crate) details: Option<Box<Details>>,
 }
 
 /// What few answers have, or few callers need.
 #[derive(Debug, Default)]
-#[allow(dead_code, reason = "for transactions and traces")]
 pub(crate) struct Details {
     pub(crate) transaction_id: Option<String>,
     pub(crate) recall_handle: Option<String>,
