@@ -14,6 +14,7 @@ use super::figures::{Figures, Lap, float};
 use crate::clock::epoch_ms;
 
 const WAIT: Duration = Duration::from_millis(50);
+const TICK_MS: u64 = 100;
 
 pub(crate) type Failure = Box<dyn Error>;
 
@@ -24,6 +25,7 @@ pub(crate) fn now() -> EpochMillis {
 /// A store of one shard.
 pub(crate) struct Own {
     pub(crate) ring: RingShard,
+    ticked: EpochMillis,
     /// Held so that nobody else opens the store.
     _guard: ringmq_engine::StoreGuard,
 }
@@ -49,7 +51,7 @@ impl Own {
     pub(crate) fn open(dir: &Path, options: &StoreOptions) -> Result<Self, Failure> {
         let store = Store::open(dir, options, 1, now())?.into_shards();
         let ring = store.shards.into_iter().next().ok_or("the store has no shard")?;
-        Ok(Self { ring, _guard: store.guard })
+        Ok(Self { ring, ticked: now(), _guard: store.guard })
     }
 
     /// Ends as a killed process does: nothing is written any more.
@@ -62,7 +64,18 @@ impl Own {
     /// Waits until segments are ready, so that the device does nothing else.
     pub(crate) fn prepare(&mut self) -> Result<(), Failure> {
         while self.ring.shard().is_preparing() {
-            self.ring.turn_blocking(now(), WAIT)?;
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next completion, and does what depends on time.
+    fn turn(&mut self) -> Result<(), Failure> {
+        let time = now();
+        self.ring.turn_blocking(time, WAIT)?;
+        if time.since(self.ticked) >= TICK_MS {
+            self.ticked = time;
+            self.ring.shard().tick(time);
         }
         Ok(())
     }
@@ -74,7 +87,7 @@ impl Own {
         loop {
             match call(&mut self.ring) {
                 Ok(value) => return Ok(value),
-                Err(AppendError::Backlogged) => self.ring.turn_blocking(now(), WAIT)?,
+                Err(AppendError::Backlogged) => self.turn()?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -99,7 +112,7 @@ impl Own {
             if let Some(cause) = self.ring.shard().poisoned() {
                 return Err(cause.to_owned().into());
             }
-            self.ring.turn_blocking(now(), WAIT)?;
+            self.turn()?;
         }
         Ok(())
     }
@@ -136,7 +149,7 @@ impl Own {
                 outstanding += 1;
                 sent += 1;
             }
-            self.ring.turn_blocking(time, WAIT)?;
+            self.turn()?;
             between(&mut self.ring)?;
             let committed = self.ring.shard().committed();
             while let Some(&(sequence, lap, count)) = waiting.front()
@@ -183,7 +196,7 @@ impl Own {
     fn until_ready(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
         loop {
-            self.ring.turn_blocking(now(), WAIT)?;
+            self.turn()?;
             self.ring.shard().take_ready(&mut ready);
             if !ready.is_empty() {
                 return Ok(());
