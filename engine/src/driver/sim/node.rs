@@ -484,11 +484,21 @@ impl Node {
                     rest = behind;
                     given.push(stored.body);
                 }
-                _ => ensure!(stored.damaged, "queue {queue} offset {at} is not what was stored"),
+                _ => ensure!(
+                    stored.damaged || self.may_be_gone(stored),
+                    "queue {queue} offset {at} is not what was stored"
+                ),
             }
         }
         ensure!(rest.is_empty(), "queue {queue}: {} bytes too many were read", rest.len());
         Ok(given)
+    }
+
+    /// Damage to what the index knows of a segment leaves minimum offsets too low; what was in the
+    /// segment is passed over.
+    fn may_be_gone(&self, stored: &Stored) -> bool {
+        let gone = self.ordinal(stored).is_none_or(|at| !self.sim.device().has_segment(at));
+        gone && self.allowed.read_errors
     }
 
     fn hold(&mut self, out: Vec<RecordSlice>, given: Vec<Body>) {
