@@ -22,7 +22,7 @@ use tokio::{
 
 use self::{groups::Groups, routes::Routes, servers::AddressServer};
 use crate::{
-    Error, ProducerBuilder, PullConsumerBuilder, PushConsumerBuilder,
+    Error, PopConsumerBuilder, ProducerBuilder, PullConsumerBuilder, PushConsumerBuilder,
     admin::Admin,
     namespace::Namespace,
     producer::{Checks, Requests},
@@ -174,6 +174,18 @@ impl Client {
     /// ```
     pub fn push_consumer(&self, group: &str) -> PushConsumerBuilder {
         PushConsumerBuilder::new(self.clone(), group)
+    }
+
+    /// Sets up a POP consumer of this group: brokers of 5.x keep track of each of its messages.
+    ///
+    /// ```no_run
+    /// # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// let consumer = client.pop_consumer("thumbnails").subscribe("Images", "*").start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pop_consumer(&self, group: &str) -> PopConsumerBuilder {
+        PopConsumerBuilder::new(self.clone(), group)
     }
 
     /// What administrators ask and change: clusters, topics, offsets, single messages.

@@ -37,9 +37,11 @@ mod client;
 mod clock;
 mod consumer;
 mod error;
+pub mod idempotent;
 mod message;
 mod namespace;
 mod observe;
+mod pop;
 mod producer;
 mod pull;
 mod push;
@@ -57,6 +59,7 @@ pub use client::{Client, ClientBuilder};
 pub use consumer::{member::StartFrom, request::Pulled};
 pub use error::{Error, Invalid};
 pub use message::{Message, ReceivedMessage, compress::Compression};
+pub use pop::{PopConsumer, PopConsumerBuilder, PopFrom, Popped};
 pub use producer::{
     Batching, LatencyRule, Producer, ProducerBuilder, SendReceipt, SendStatus, Transaction,
     TransactionState, TransactionalProducer, TrySendError, split,

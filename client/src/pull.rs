@@ -607,7 +607,6 @@ impl PullConsumer {
             count_max: self.member.settings.pull_count_max,
             hold,
             subscription: known.as_deref().unwrap_or(&self.subscription),
-            commit: None,
             broker_id: 0,
         };
         self.client().shared.pull(&ask).await

@@ -24,6 +24,7 @@ mod listener;
 mod ordered;
 
 pub use builder::PushConsumerBuilder;
+pub(crate) use listener::guarded;
 pub use listener::{Delivery, Listener, OrderedListener, OrderedVerdict, Verdict};
 
 /// A member of a consumer group whose messages go to a listener. Made by

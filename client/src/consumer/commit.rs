@@ -34,15 +34,19 @@ pub(super) struct Start {
     pub(super) committed: Option<QueueOffset>,
 }
 
-/// Commits for ever, and looks after messages that are stuck.
+/// Commits from time to time, until the member stops.
 pub(super) async fn run(member: Arc<Member>) {
+    let mut stopped = member.stopped.subscribe();
     // Without a period the ticks are there, far apart, and nobody looks at them.
     let period = member.settings.commit_period.unwrap_or(Duration::MAX);
     let period = period.clamp(Duration::from_millis(1), Duration::from_secs(86_400));
     let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+        }
         if member.settings.commit_period.is_some()
             && let Err(error) = member.commit_all().await
         {
@@ -136,8 +140,12 @@ impl Member {
         }
     }
 
-    async fn commit_one(&self, held: &Held) -> Result<(), Error> {
+    async fn commit_one(&self, held: &Arc<Held>) -> Result<(), Error> {
+        let _turn = held.turns.commit.lock().await;
         let done = held.done();
+        if held.committed() == Some(done) || !self.is_current(held) {
+            return Ok(());
+        }
         self.client.shared.commit(self.group(), &held.queue, done).await?;
         held.set_committed(done);
         Ok(())

@@ -64,8 +64,6 @@ async fn pull(
         sleep(FAILURE_PAUSE).await;
         return Ok(None);
     };
-    let commits = member.settings.commit_period.is_some() && !member.is_broadcasting();
-    let done = held.done();
     let ask = Ask {
         group: member.group(),
         queue: &held.queue,
@@ -73,7 +71,6 @@ async fn pull(
         count_max: member.settings.pull_count_max,
         hold: member.settings.hold,
         subscription: &subscription,
-        commit: (commits && done > QueueOffset::ZERO).then_some(done),
         broker_id: held.broker_id.load(Ordering::Relaxed),
     };
     let started = Instant::now();

@@ -35,9 +35,7 @@ pub(crate) struct Held {
     changed: Notify,
     /// Whether someone waits for messages to end: telling of each one costs.
     wants_room: AtomicBool,
-    /// Held while the messages of an ordered queue are in the listener's hands. Handed on when the
-    /// queue is held anew at another offset.
-    pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) turns: Arc<Turns>,
     /// When the broker's lock was last taken or renewed.
     locked: Mutex<Option<Instant>>,
     /// The offset that the broker, or the file, is known to have.
@@ -56,9 +54,13 @@ pub(crate) struct Marks {
     pub(crate) locked_ms: AtomicI64,
 }
 
-/// The turn of a queue that no other `Held` had before.
-pub(super) fn new_turn() -> Arc<tokio::sync::Mutex<()>> {
-    Arc::default()
+/// What only one at a time may do with a queue. Handed on when it is held anew at another offset.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// Held while the messages of an ordered queue are in the listener's hands.
+    pub(crate) listener: tokio::sync::Mutex<()>,
+    /// Held while an offset is on its way: brokers may work on two such requests in any order.
+    pub(super) commit: tokio::sync::Mutex<()>,
 }
 
 impl Held {
@@ -66,7 +68,7 @@ impl Held {
         queue: MessageQueue,
         start: QueueOffset,
         committed: Option<QueueOffset>,
-        turn: Arc<tokio::sync::Mutex<()>>,
+        turns: Arc<Turns>,
     ) -> Self {
         Self {
             queue,
@@ -76,7 +78,7 @@ impl Held {
             is_paused: AtomicBool::new(false),
             changed: Notify::new(),
             wants_room: AtomicBool::new(false),
-            turn,
+            turns,
             locked: Mutex::new(None),
             committed: Mutex::new(committed),
             broker_id: AtomicI64::new(0),

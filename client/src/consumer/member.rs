@@ -26,12 +26,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{
-    backlog::Limits,
-    held::{self, Held},
-    local::LocalFile,
-    stats::Stats,
-};
+use super::{backlog::Limits, held::Held, local::LocalFile, stats::Stats};
 use crate::{
     Client, Error, Invalid, MessageQueue, QueueOffset, ReceivedMessage, allocate::Allocate,
     client::Membership, clock, lock, subscription::Subscription,
@@ -145,6 +140,8 @@ pub(crate) struct Member {
     pub(crate) wake: Notify,
     /// Counts divisions.
     pub(super) rounds: watch::Sender<u64>,
+    /// Ends what must not be aborted.
+    pub(super) stopped: watch::Sender<bool>,
     tasks: Mutex<Vec<AbortHandle>>,
     membership: Membership,
 }
@@ -183,6 +180,7 @@ impl Member {
             is_stopping: AtomicBool::new(false),
             wake: Notify::new(),
             rounds: watch::Sender::new(0),
+            stopped: watch::Sender::new(false),
             tasks: Mutex::default(),
             membership,
         });
@@ -193,7 +191,8 @@ impl Member {
     /// Starts what goes on until the member leaves.
     pub(crate) fn start(self: &Arc<Self>) {
         self.own(tokio::spawn(super::rebalance::run(Arc::clone(self))).abort_handle());
-        self.own(tokio::spawn(super::commit::run(Arc::clone(self))).abort_handle());
+        // It ends by itself: an offset that is on its way must arrive before the last one.
+        drop(tokio::spawn(super::commit::run(Arc::clone(self))));
         if self.has_locks() {
             self.own(tokio::spawn(super::rebalance::keep_locks(Arc::clone(self))).abort_handle());
         }
@@ -283,13 +282,16 @@ impl Member {
 
     /// Holds a queue no longer; it must have been dropped.
     pub(super) fn remove(&self, held: &Arc<Held>) {
-        let mut all = lock(&self.held);
-        if all.get(&held.queue).is_some_and(|current| Arc::ptr_eq(current, held)) {
-            all.remove(&held.queue);
+        if self.is_current(held) {
+            lock(&self.held).remove(&held.queue);
         }
-        drop(all);
         tracing::info!(group = self.group(), queue = %held.queue, at = %held.done(), "gave up");
         self.count_queues();
+    }
+
+    /// Whether its queue is not held anew, nor given up.
+    pub(super) fn is_current(&self, held: &Arc<Held>) -> bool {
+        lock(&self.held).get(&held.queue).is_some_and(|current| Arc::ptr_eq(current, held))
     }
 
     /// Goes on with a queue at another offset: what was pulled before has no effect any more.
@@ -298,8 +300,8 @@ impl Member {
             return;
         }
         self.remove(held);
-        let turn = Arc::clone(&held.turn);
-        let moved = Held::new(held.queue.clone(), offset, None, turn);
+        let turns = Arc::clone(&held.turns);
+        let moved = Held::new(held.queue.clone(), offset, None, turns);
         moved.set_locked(held.lock_age().and_then(|age| Instant::now().checked_sub(age)));
         moved.pause(held.is_paused());
         self.hold(Arc::new(moved));
@@ -355,6 +357,7 @@ impl Member {
     /// Stops dividing and pulling; what has come can still be finished.
     pub(crate) fn stop_pulling(&self) {
         self.is_stopping.store(true, Ordering::Release);
+        self.stopped.send_replace(true);
         for task in lock(&self.tasks).drain(..) {
             task.abort();
         }
@@ -420,7 +423,7 @@ pub(super) fn new_held(
     start: QueueOffset,
     committed: Option<QueueOffset>,
 ) -> Held {
-    Held::new(queue, start, committed, held::new_turn())
+    Held::new(queue, start, committed, Arc::default())
 }
 
 /// Checks the topic of a subscription.

@@ -254,7 +254,7 @@ impl Member {
     async fn release(self: &Arc<Self>, held: &Arc<Held>) -> bool {
         held.close();
         let turn = match self.has_locks() {
-            true => match timeout(TURN_WAIT, held.turn.lock()).await {
+            true => match timeout(TURN_WAIT, held.turns.listener.lock()).await {
                 Ok(turn) => Some(turn),
                 Err(_) => return false,
             },

@@ -1,4 +1,9 @@
 //! One pull: a request for the next messages of a queue.
+//!
+//! A pull could bring an offset to commit on its way, and upstream's does. This one does not: a
+//! broker works on pulls and on commits in different threads, so that an offset which rides along
+//! may overwrite a later one that was committed by itself, and messages come twice after a stop in
+//! good order.
 
 use std::time::Duration;
 
@@ -32,8 +37,6 @@ pub(crate) struct Ask<'a> {
     /// How long the broker may wait for a message; zero is not at all.
     pub(crate) hold: Duration,
     pub(crate) subscription: &'a Subscription,
-    /// An offset to commit on the way.
-    pub(crate) commit: Option<QueueOffset>,
     /// The broker's replica to ask, if the route has it; 0 is the master.
     pub(crate) broker_id: i64,
 }
@@ -63,8 +66,8 @@ impl Shared {
     ///
     /// As [`Shared::route`], or what the broker or the way to it says.
     pub(crate) async fn pull(&self, ask: &Ask<'_>) -> Result<Pulled, Error> {
-        let (addr, is_master) = self.replica(ask.queue, ask.broker_id).await?;
-        let header = ask.header(is_master);
+        let addr = self.replica(ask.queue, ask.broker_id).await?;
+        let header = ask.header();
         let request =
             self.remoting.request(request::PULL_MESSAGE, |ext| header.encode(ext), Bytes::new())?;
         let slack = if ask.hold.is_zero() { self.call_timeout } else { HOLD_SLACK };
@@ -90,32 +93,28 @@ impl Shared {
         })
     }
 
-    /// Address of a queue's broker, and whether it is the master's.
+    /// Address of a queue's broker, of this replica if the route has it.
     ///
     /// # Source
     ///
     /// Apache RocketMQ 4.9.8, `MQClientInstance.findBrokerAddressInSubscribe`.
-    async fn replica(&self, queue: &MessageQueue, id: i64) -> Result<(String, bool), Error> {
+    async fn replica(&self, queue: &MessageQueue, id: i64) -> Result<String, Error> {
         self.check_open()?;
         let route = self.route(queue.topic(), self.deadline()).await?;
         let brokers = &route.data.broker_datas;
         let broker = brokers.iter().find(|broker| broker.broker_name == queue.broker_name());
         let found = broker.and_then(|broker| {
             let addrs = &broker.broker_addrs;
-            let next = (id > 0).then(|| addrs.get_key_value(&(id + 1))).flatten();
-            addrs.get_key_value(&id).or(next).or_else(|| addrs.iter().next())
+            let next = (id > 0).then(|| addrs.get(&(id + 1))).flatten();
+            addrs.get(&id).or(next).or_else(|| addrs.values().next()).cloned()
         });
-        let found = found.map(|(id, addr)| (addr.clone(), *id == 0));
         found.ok_or_else(|| Error::NoBroker { broker_name: queue.broker_name().into() })
     }
 }
 
 impl Ask<'_> {
-    fn header(&self, is_master: bool) -> PullRequest<'_> {
+    fn header(&self) -> PullRequest<'_> {
         let suspend = if self.hold.is_zero() { 0 } else { pull_flag::SUSPEND };
-        // Replicas don't take offsets.
-        let commit = self.commit.filter(|_| is_master);
-        let commit_flag = if commit.is_some() { pull_flag::COMMIT_OFFSET } else { 0 };
         // An expression of SQL is compiled once, when the heartbeat brings it.
         let is_sent = !self.subscription.is_sql();
         let subscription_flag = if is_sent { pull_flag::SUBSCRIPTION } else { 0 };
@@ -125,8 +124,8 @@ impl Ask<'_> {
             queue_id: self.queue.queue_id(),
             queue_offset: self.from.get(),
             max_msg_nums: self.count_max,
-            sys_flag: subscription_flag | suspend | commit_flag,
-            commit_offset: commit.unwrap_or_default().get(),
+            sys_flag: subscription_flag | suspend,
+            commit_offset: 0,
             suspend_timeout_ms: i64::try_from(self.hold.as_millis()).unwrap_or(i64::MAX),
             subscription: is_sent.then(|| self.subscription.text().into()),
             sub_version: if is_sent { 0 } else { self.subscription.version() },

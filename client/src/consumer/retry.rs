@@ -145,9 +145,12 @@ impl Member {
             born_timestamp_ms: clock::epoch_ms(),
             flag: message.flag(),
             properties: Some(Text::plain(&properties)),
-            reconsume_times: times.saturating_add(1).max(if is_dead { deliveries_max } else { 0 }),
+            reconsume_times: if is_dead { times.max(deliveries_max) } else { times }
+                .saturating_add(1),
             unit_mode: false,
-            max_reconsume_times: Some(deliveries_max),
+            // The broker compares the count after this delivery, not the one before it as when it is
+            // asked to take a message back: one more makes both ways end after as many deliveries.
+            max_reconsume_times: Some(deliveries_max.saturating_add(1)),
             batch: false,
             broker_name: Some(queue.broker_name().into()),
         };

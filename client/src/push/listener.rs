@@ -211,7 +211,7 @@ where
 }
 
 /// Runs a listener; `Err` with what it said if it panics.
-pub(super) async fn guarded<T>(future: impl Future<Output = T>) -> Result<T, String> {
+pub(crate) async fn guarded<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let mut future = pin!(future);
     poll_fn(|cx| {
         // The future is not polled again after a panic, so that nothing sees it half changed.

@@ -90,7 +90,7 @@ impl<L: OrderedListener> Desk<L> {
                 continue;
             }
             let next = {
-                let _turn = held.turn.lock().await;
+                let _turn = held.turns.listener.lock().await;
                 match held.is_closing() || member.is_stopping() {
                     true => return,
                     false => self.consume(&member, &held).await,
