@@ -8,6 +8,7 @@
 #
 # VERSION is 4.9.7 or 5.5.0. DIR is created; stores, logs and process ids live in it, and `stop`
 # leaves it behind for whoever made it to delete. The broker also takes BROKER_PORT - 2 and + 1.
+# More lines of the broker's configuration are taken from $RINGMQ_PEER_CONF.
 # Jars are kept in $RINGMQ_PEERS_DIR, by default target/peers of this repository.
 set -euo pipefail
 
@@ -82,6 +83,7 @@ storePathCommitLog=$dir/store/commitlog
 flushDiskType=$flush
 autoCreateTopicEnable=true
 diskMaxUsedSpaceRatio=99
+${RINGMQ_PEER_CONF:-}
 CONF
 }
 
@@ -92,7 +94,7 @@ start() {
     fetch "$version"
     write_conf "$dir" "$namesrv_port" "$broker_port" "$flush"
     launch "$version" "$dir" namesrv org.apache.rocketmq.namesrv.NamesrvStartup 512m "$dir/namesrv.conf"
-    launch "$version" "$dir" broker org.apache.rocketmq.broker.BrokerStartup 4g "$dir/broker.conf"
+    launch "$version" "$dir" broker org.apache.rocketmq.broker.BrokerStartup "${RINGMQ_PEER_HEAP:-4g}" "$dir/broker.conf"
     echo "Apache RocketMQ $version $flush: name server 127.0.0.1:$namesrv_port," \
         "broker 127.0.0.1:$broker_port (pid $(<"$dir/broker.pid"))"
 }
