@@ -1,4 +1,4 @@
-//! A RocketMQ client for Rust: producers and pull consumers on tokio, against RingMQ and Apache
+//! A RocketMQ client for Rust: producers and consumers on tokio, against RingMQ and Apache
 //! RocketMQ 4.9 and 5.x (remoting protocol).
 //!
 //! Start with a [`Client`], which finds brokers through a name server and has one connection to
@@ -21,13 +21,70 @@
 //! # }
 //! ```
 //!
+//! # Consuming
+//!
+//! | Consumer | Messages | Queues | For |
+//! |---|---|---|---|
+//! | [`PushConsumer`], [`start`](PushConsumerBuilder::start) | to a listener, many at a time | shared by the group | most applications |
+//! | [`PushConsumer`], [`start_ordered`](PushConsumerBuilder::start_ordered) | to a listener, each queue in order | shared, locked by the broker | what must not overtake |
+//! | [`PushConsumer`], [`broadcasting`](PushConsumerBuilder::broadcasting) | to a listener | all to every member | caches |
+//! | [`PullConsumer`], [`subscribe`](PullConsumerBuilder::subscribe) | when asked for, or as a stream | shared by the group | a loop of one's own |
+//! | [`PullConsumer`], [`topic`](PullConsumerBuilder::topic) or [`queue`](PullConsumerBuilder::queue) | when asked for | chosen by hand | audits, replays |
+//! | [`PopConsumer`] | when asked for, each with a receipt | none: brokers of 5.x hand messages out | more members than queues |
+//!
+//! ```no_run
+//! # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+//! use std::time::Duration;
+//! use ringmq_client::{Delivery, StartFrom, Verdict};
+//!
+//! let consumer = client
+//!     .push_consumer("billing")
+//!     .subscribe("Orders", "created || paid")
+//!     .start_from(StartFrom::First)
+//!     .start(|delivery: Delivery| async move {
+//!         for message in &delivery {
+//!             if message.body().is_empty() {
+//!                 return Verdict::DeadLetter;
+//!             }
+//!         }
+//!         Verdict::Done
+//!     })
+//!     .await?;
+//! // ... until the process is told to end:
+//! consumer.shutdown(Duration::from_secs(10)).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Delivery is at least once.** A message comes again after a crash, when its queue changes hands
+//! while it is worked on, when the listener takes longer than
+//! [`consume_time_max`](PushConsumerBuilder::consume_time_max), and when the listener says so. After
+//! [`shutdown`](PushConsumer::shutdown) nothing comes twice; after a crash what was in flight does,
+//! and what was done since the last commit, by default up to 5 s of it. Where an effect must happen
+//! once, see [`idempotent`].
+//!
+//! **A group needs one mind.** All members need the same subscriptions and the same
+//! [strategy](allocate); members in Java and Go may be among them. Each process needs a
+//! [`Client`] of its own: brokers tell members apart by it.
+//!
+//! **A failed message comes again** after 10 s, 30 s, 1 min and so on, and after 16 retries goes to
+//! the dead letters, topic `%DLQ%` and the group. An ordered queue waits for its message instead.
+//!
+//! **For production**: more queues than members, since a queue has one member at a time; a deadline
+//! for `shutdown` that is longer than the listener takes; the number of
+//! [dead letters](Verdict::DeadLetter) and the distance between [`PushConsumer::queues`] and the
+//! ends of the queues watched.
+//!
+//! # Errors and bounds
+//!
 //! Errors are typed and say whether a retry can help ([`Error::retry_can_help`]). Everything that
 //! can grow has a bound: requests and bytes in flight per connection, sends in flight per
 //! producer, batches received ahead per consumer, cached routes.
 //!
 //! Inside: `remoting` is one connection per address, with requests and answers; `route` turns what
 //! a name server says into queues; `client` keeps routes fresh and groups registered; on top of
-//! them stand `producer`, `pull` and `admin`.
+//! them stand `producer`, `admin` and the consumers: `consumer` is a member of a group, `push` and
+//! `pull` are kinds of members, `pop` is one that holds no queues.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

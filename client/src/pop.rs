@@ -99,6 +99,8 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub struct Popped {
     message: ReceivedMessage,
+    /// That it was sent to, as brokers call it.
+    topic: Arc<str>,
     receipt: Receipt,
     /// When others may see it again.
     until: Instant,
@@ -141,8 +143,8 @@ pub struct PopConsumerBuilder {
 impl PopConsumerBuilder {
     pub(crate) fn new(client: Client, group: &str) -> Self {
         Self {
+            group: client.shared.namespace.wrap(group).into(),
             client,
-            group: group.into(),
             filters: BTreeMap::new(),
             invisible: Duration::from_secs(60),
             hold: Duration::from_secs(15),
@@ -226,6 +228,7 @@ impl PopConsumerBuilder {
         let mut subscriptions = BTreeMap::new();
         for (topic, filter) in self.filters {
             check_topic(&topic)?;
+            let topic = shared.namespace.wrap(&topic).into_owned();
             subscriptions.insert(topic, Subscription::new(filter)?);
         }
         let membership =
@@ -351,7 +354,7 @@ impl PopConsumer {
     /// # }
     /// ```
     pub async fn ack(&self, popped: &Popped) -> Result<(), Error> {
-        self.inner.ack(&popped.receipt, popped.message.topic()).await
+        self.inner.ack(&popped.receipt, &popped.topic).await
     }
 
     /// Keeps a message out of the sight of others for this long from now on, or lets it come again
@@ -477,12 +480,16 @@ impl Inner {
             .map_err(|error| unexpected(addr, error))?;
         let starts = Starts::parse(header.start_offset_info.as_deref().unwrap_or_default());
         let until = Instant::now() + self.invisible;
+        let topic: Arc<str> = source.topic.as_str().into();
         let mut popped = Vec::with_capacity(messages.len());
         for message in messages {
             let receipt = Receipt::of(&message, &header, &starts, &self.group);
             let receipt = receipt.ok_or_else(|| unexpected(addr, "a message without receipt"))?;
             match subscription.wants(&message) {
-                true => popped.push(Popped { message, receipt, until }),
+                true => {
+                    let message = message.unwrapped(&self.shared().namespace);
+                    popped.push(Popped { message, topic: Arc::clone(&topic), receipt, until });
+                }
                 // The broker compares hashes only; this member has no use for it.
                 false => self.ack(&receipt, &source.topic).await?,
             }
@@ -492,8 +499,8 @@ impl Inner {
 
     async fn ack(&self, receipt: &Receipt, topic: &str) -> Result<(), Error> {
         let text = receipt.to_string();
+        let addr = self.master_of(receipt, topic).await?;
         let topic = receipt.topic(&self.group, topic);
-        let addr = self.master_of(receipt, topic_of_route(&topic, &self.subscriptions)).await?;
         let header = self.ack_header(receipt, &topic, &text, None);
         let (remoting, code) = (&self.shared().remoting, request::ACK_MESSAGE);
         let request = remoting.request(code, |ext| header.encode(ext), Bytes::new())?;
@@ -502,9 +509,8 @@ impl Inner {
 
     async fn change_invisible(&self, popped: &mut Popped, time: Duration) -> Result<(), Error> {
         let text = popped.receipt.to_string();
-        let topic = popped.receipt.topic(&self.group, popped.message.topic());
-        let route = topic_of_route(&topic, &self.subscriptions);
-        let addr = self.master_of(&popped.receipt, route).await?;
+        let topic = popped.receipt.topic(&self.group, &popped.topic);
+        let addr = self.master_of(&popped.receipt, &popped.topic).await?;
         let header = self.ack_header(&popped.receipt, &topic, &text, Some(millis(time)));
         let (remoting, code) = (&self.shared().remoting, request::CHANGE_MESSAGE_INVISIBLETIME);
         let request = remoting.request(code, |ext| header.encode(ext), Bytes::new())?;
@@ -552,7 +558,7 @@ impl Inner {
         });
         let settled = match verdict {
             Verdict::Done | Verdict::DoneFirst(1..) => {
-                self.ack(&popped.receipt, popped.message.topic()).await
+                self.ack(&popped.receipt, &popped.topic).await
             }
             _ => {
                 let times = usize::try_from(popped.message.reconsume_times()).unwrap_or_default();
@@ -566,15 +572,6 @@ impl Inner {
             tracing::warn!(group, id, %error, "the message comes again");
         }
     }
-}
-
-/// A subscribed topic whose brokers have the one that a message lies in.
-fn topic_of_route<'a>(
-    topic: &'a str,
-    subscriptions: &'a BTreeMap<String, Subscription>,
-) -> &'a str {
-    let known = subscriptions.keys().find(|known| topic.ends_with(known.as_str()));
-    known.map_or(topic, String::as_str)
 }
 
 fn millis(time: Duration) -> i64 {

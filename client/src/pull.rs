@@ -218,7 +218,7 @@ impl PullConsumer {
             if let Some((held, messages)) = line.take(count_max) {
                 let offsets = messages.iter().map(ReceivedMessage::queue_offset).collect();
                 self.last = Some((held, offsets));
-                return Ok(messages);
+                return Ok(self.member.shown(messages));
             }
             if let Some(failure) = lock(&line.failures).pop_front() {
                 return Err(failure);
@@ -256,8 +256,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub fn assignment(&self) -> Vec<(MessageQueue, QueueOffset)> {
-        let held = self.member.all_held().into_iter().filter(|held| !held.is_closing());
-        held.map(|held| (held.queue.clone(), held.done())).collect()
+        self.member.shown_queues()
     }
 
     /// Reads these queues from now on, and no others. Those that it did not read before begin where
@@ -281,7 +280,8 @@ impl PullConsumer {
             return Err(Invalid::Division.into());
         };
         queues.iter().try_for_each(|queue| check_topic(queue.topic()))?;
-        *lock(assigned) = queues.to_vec();
+        let queues: Vec<_> = queues.iter().map(|queue| self.wrapped(queue)).collect();
+        *lock(assigned) = queues.clone();
         let topics: Vec<_> = queues.iter().map(MessageQueue::topic).collect();
         for topic in self.member.topics() {
             if !topics.contains(&topic.as_str()) {
@@ -316,7 +316,8 @@ impl PullConsumer {
             return Err(Invalid::Division.into());
         }
         check_topic(topic)?;
-        self.member.subscribe(topic, Subscription::new(filter.into())?);
+        let topic = self.client().shared.namespace.wrap(topic);
+        self.member.subscribe(&topic, Subscription::new(filter.into())?);
         Ok(())
     }
 
@@ -328,7 +329,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub fn unsubscribe(&self, topic: &str) {
-        self.member.unsubscribe(topic);
+        self.member.unsubscribe(&self.client().shared.namespace.wrap(topic));
     }
 
     /// Goes on with a queue at this offset; what was received of it before counts no more, and the
@@ -395,8 +396,13 @@ impl PullConsumer {
     }
 
     fn held(&self, queue: &MessageQueue) -> Result<Arc<Held>, Error> {
-        let held = self.member.held(queue);
+        let held = self.member.held(&self.wrapped(queue));
         held.ok_or_else(|| Invalid::NotAssigned(queue.to_string()).into())
+    }
+
+    /// The queue as brokers call it.
+    fn wrapped(&self, queue: &MessageQueue) -> MessageQueue {
+        self.client().shared.namespace.wrap_queue(queue)
     }
 
     fn client(&self) -> &Client {
@@ -469,7 +475,8 @@ impl PullConsumer {
     /// ```
     pub async fn queues(&self, topic: &str) -> Result<Vec<MessageQueue>, Error> {
         let shared = &self.client().shared;
-        Ok(shared.route(topic, shared.deadline()).await?.subscribe().to_vec())
+        let route = shared.route(&shared.namespace.wrap(topic), shared.deadline()).await?;
+        Ok(route.subscribe().iter().map(|queue| shared.namespace.unwrap_queue(queue)).collect())
     }
 
     /// Offset of the first message that the queue still has.
@@ -486,7 +493,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn min_offset(&self, queue: &MessageQueue) -> Result<QueueOffset, Error> {
-        self.client().shared.min_offset(queue).await
+        self.client().shared.min_offset(&self.wrapped(queue)).await
     }
 
     /// Offset that the queue's next message will have.
@@ -503,7 +510,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn max_offset(&self, queue: &MessageQueue) -> Result<QueueOffset, Error> {
-        self.client().shared.max_offset(queue).await
+        self.client().shared.max_offset(&self.wrapped(queue)).await
     }
 
     /// Offset of the first message that was stored at this time or later. Brokers of 4.9 answer
@@ -528,7 +535,7 @@ impl PullConsumer {
         queue: &MessageQueue,
         time: SystemTime,
     ) -> Result<QueueOffset, Error> {
-        self.client().shared.search_offset(queue, time).await
+        self.client().shared.search_offset(&self.wrapped(queue), time).await
     }
 
     /// The offset that the group has committed, from which it goes on; `None` if there is none.
@@ -546,7 +553,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn committed(&self, queue: &MessageQueue) -> Result<Option<QueueOffset>, Error> {
-        self.client().shared.committed(self.member.group(), queue).await
+        self.client().shared.committed(self.member.group(), &self.wrapped(queue)).await
     }
 
     /// Commits an offset: that of the first message which is not done. May go back.
@@ -564,7 +571,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn commit(&self, queue: &MessageQueue, offset: QueueOffset) -> Result<(), Error> {
-        self.client().shared.commit(self.member.group(), queue, offset).await
+        self.client().shared.commit(self.member.group(), &self.wrapped(queue), offset).await
     }
 
     /// Stops receiving, commits what was received, the last message included, unless
@@ -599,17 +606,20 @@ impl PullConsumer {
         from: QueueOffset,
         hold: Duration,
     ) -> Result<Pulled, Error> {
+        let queue = self.wrapped(queue);
         let known = self.member.subscription(queue.topic());
         let ask = Ask {
             group: self.member.group(),
-            queue,
+            queue: &queue,
             from,
             count_max: self.member.settings.pull_count_max,
             hold,
             subscription: known.as_deref().unwrap_or(&self.subscription),
             broker_id: 0,
         };
-        self.client().shared.pull(&ask).await
+        let mut pulled = self.client().shared.pull(&ask).await?;
+        pulled.messages = self.member.shown(pulled.messages);
+        Ok(pulled)
     }
 
     /// Counts what was given last as done.

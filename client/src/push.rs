@@ -82,7 +82,8 @@ impl PushConsumer {
     /// ```
     pub fn subscribe(&self, topic: &str, filter: impl Into<Filter>) -> Result<(), Error> {
         check_topic(topic)?;
-        self.member.subscribe(topic, Subscription::new(filter.into())?);
+        let topic = self.member.client.shared.namespace.wrap(topic);
+        self.member.subscribe(&topic, Subscription::new(filter.into())?);
         Ok(())
     }
 
@@ -94,7 +95,7 @@ impl PushConsumer {
     /// # }
     /// ```
     pub fn unsubscribe(&self, topic: &str) {
-        self.member.unsubscribe(topic);
+        self.member.unsubscribe(&self.member.client.shared.namespace.wrap(topic));
     }
 
     /// Stops pulling. What has been pulled still goes to the listener, and the queues are kept.
@@ -130,10 +131,7 @@ impl PushConsumer {
     /// # }
     /// ```
     pub fn queues(&self) -> Vec<(MessageQueue, QueueOffset)> {
-        let held = self.member.all_held().into_iter();
-        held.filter(|held| !held.is_closing())
-            .map(|held| (held.queue.clone(), held.done()))
-            .collect()
+        self.member.shown_queues()
     }
 
     /// Ends in good order: stops pulling, lets the listener finish what it has in its hands,

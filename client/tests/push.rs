@@ -762,3 +762,35 @@ async fn settings_outside_their_range_are_refused() {
     let want = Invalid::Setting { name: "concurrency", max: 1000 };
     assert!(matches!(error, Error::Invalid(invalid) if invalid == want));
 }
+
+#[tokio::test]
+async fn a_namespace_is_before_every_name_that_brokers_see() {
+    let fake = Fake::start(|own, seen| match (seen.code, seen.ext("topic")) {
+        (ROUTE, "%RETRY%ns%g") => refuse(17),
+        (ROUTE, _) => route(&[("a", own, 1)]),
+        (PULL, _) if seen.ext("queueOffset") == "0" => {
+            pulled(0, 1, 1, &fake::messages::record_of("ns%T", 0))
+        }
+        (PULL, _) => Reaction::Silence,
+        _ => group(own, seen, 1, 0),
+    })
+    .await;
+    let builder = Client::builder(&fake.addr).instance_name("m1").namespace("ns");
+    let client = builder.connect().await.unwrap();
+    let (listener, mut received) = reporting();
+    let builder = client.push_consumer("g").subscribe("T", "*").start_from(StartFrom::First);
+    let builder = builder.commit_period(Duration::from_millis(20));
+    let consumer = builder.start(listener).await.unwrap();
+    let message = soon(received.recv()).await.unwrap();
+    assert_eq!((message.topic(), message.queue().topic()), ("T", "T"));
+    assert!(consumer.queues().iter().all(|(queue, _)| queue.topic() == "T"));
+    for code in [PULL, COMMITTED, COMMIT] {
+        let seen = fake.wait_for(code, 1).await[0].clone();
+        assert_eq!((seen.ext("topic"), seen.ext("consumerGroup")), ("ns%T", "ns%g"), "{code}");
+    }
+    let beat = String::from_utf8(fake.seen(34).last().unwrap().body.clone()).unwrap();
+    for part in [r#""groupName":"ns%g""#, r#""topic":"ns%T""#, r#""topic":"%RETRY%ns%g""#] {
+        assert!(beat.contains(part), "{part} in {beat}");
+    }
+    consumer.shutdown(PATIENCE).await.unwrap();
+}

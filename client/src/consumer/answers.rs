@@ -98,6 +98,7 @@ pub(crate) async fn consume_directly(shared: Arc<Shared>, request: Inbound) -> R
             .pop()
             .ok_or_else(|| "the request has no message".to_owned())?;
         message.show_first_topic();
+        let message = message.unwrapped(&shared.namespace);
         let listening = member.sink.consume_directly(message);
         let listening = listening.ok_or_else(|| unknown(&header.consumer_group))?;
         Ok((listening, member.settings.is_ordered))

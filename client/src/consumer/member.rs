@@ -225,6 +225,23 @@ impl Member {
         self.settings.model == MessageModel::Broadcasting
     }
 
+    /// The messages as the application sees them.
+    pub(crate) fn shown(&self, messages: Vec<ReceivedMessage>) -> Vec<ReceivedMessage> {
+        let namespace = &self.client.shared.namespace;
+        match namespace.name() {
+            None => messages,
+            Some(_) => messages.into_iter().map(|message| message.unwrapped(namespace)).collect(),
+        }
+    }
+
+    /// The queues that it holds and does not give up, as the application calls them, each with the
+    /// offset of its first message that is not done.
+    pub(crate) fn shown_queues(&self) -> Vec<(MessageQueue, QueueOffset)> {
+        let namespace = &self.client.shared.namespace;
+        let held = self.all_held().into_iter().filter(|held| !held.is_closing());
+        held.map(|held| (namespace.unwrap_queue(&held.queue), held.done())).collect()
+    }
+
     /// Whether queues are locked at brokers.
     pub(crate) fn has_locks(&self) -> bool {
         self.settings.is_ordered && !self.is_broadcasting()

@@ -43,8 +43,8 @@ pub struct PullConsumerBuilder {
 impl PullConsumerBuilder {
     pub(crate) fn new(client: Client, group: &str) -> Self {
         Self {
+            group: client.shared.namespace.wrap(group).into(),
             client,
-            group: group.into(),
             filters: BTreeMap::new(),
             topics: BTreeSet::new(),
             queues: BTreeSet::new(),
@@ -278,25 +278,30 @@ impl PullConsumerBuilder {
     ) -> Result<BTreeMap<String, Arc<Subscription>>, Error> {
         let mut subscriptions = BTreeMap::new();
         for (topic, filter) in &self.filters {
-            subscriptions.insert(topic.clone(), Arc::new(Subscription::new(filter.clone())?));
+            let subscription = Arc::new(Subscription::new(filter.clone())?);
+            subscriptions.insert(self.wrapped(topic), subscription);
         }
         let queues = self.queues.iter().map(|queue| queue.topic().to_owned());
         for topic in self.topics.iter().cloned().chain(queues) {
-            subscriptions.insert(topic, Arc::new(by_itself.clone()));
+            subscriptions.insert(self.wrapped(&topic), Arc::new(by_itself.clone()));
         }
         subscriptions.keys().try_for_each(|topic| check_topic(topic))?;
         Ok(subscriptions)
     }
 
+    fn wrapped(&self, topic: &str) -> String {
+        self.client.shared.namespace.wrap(topic).into_owned()
+    }
+
     fn settings(self) -> Result<Settings, Invalid> {
         let is_by_itself = !self.topics.is_empty() || !self.queues.is_empty();
+        let namespace = &self.client.shared.namespace;
+        let queues = self.queues.iter().map(|queue| namespace.wrap_queue(queue));
         let division = match self.filters.is_empty() {
             false if is_by_itself => return Err(Invalid::Division),
             false => Division::Shared(self.strategy),
-            true if self.topics.is_empty() => {
-                Division::Assigned(Mutex::new(self.queues.into_iter().collect()))
-            }
-            true => Division::All(self.queues),
+            true if self.topics.is_empty() => Division::Assigned(Mutex::new(queues.collect())),
+            true => Division::All(queues.collect()),
         };
         Ok(Settings {
             group: self.group,

@@ -64,8 +64,8 @@ pub struct PushConsumerBuilder {
 impl PushConsumerBuilder {
     pub(crate) fn new(client: Client, group: &str) -> Self {
         Self {
+            group: client.shared.namespace.wrap(group).into(),
             client,
-            group: group.into(),
             filters: BTreeMap::new(),
             is_broadcasting: false,
             offsets_folder: None,
@@ -438,7 +438,8 @@ impl PushConsumerBuilder {
         let mut subscriptions = BTreeMap::new();
         for (topic, filter) in &self.filters {
             check_topic(topic)?;
-            subscriptions.insert(topic.clone(), Arc::new(Subscription::new(filter.clone())?));
+            let topic = self.client.shared.namespace.wrap(topic).into_owned();
+            subscriptions.insert(topic, Arc::new(Subscription::new(filter.clone())?));
         }
         if !self.is_broadcasting {
             let retries = Arc::new(Subscription::new(Filter::All)?);

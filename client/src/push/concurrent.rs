@@ -184,7 +184,7 @@ impl<L: Listener> Desk<L> {
         }
         let started = Instant::now();
         let offsets: Vec<_> = messages.iter().map(ReceivedMessage::queue_offset).collect();
-        let verdict = self.verdict(messages).await;
+        let verdict = self.verdict(member.shown(messages)).await;
         let done = match verdict {
             Verdict::Done => offsets.len(),
             Verdict::DoneFirst(count) => count.min(offsets.len()),

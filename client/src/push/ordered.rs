@@ -113,13 +113,16 @@ impl<L: OrderedListener> Desk<L> {
             return Next::AtOnce;
         }
         let count = u64::try_from(messages.len()).unwrap_or(u64::MAX);
-        let verdict = match guarded(self.listener.consume(Delivery::new(messages.clone()))).await {
-            Ok(verdict) => verdict,
-            Err(panic) => {
-                tracing::error!(panic, "the listener panicked, the message comes again");
-                OrderedVerdict::Suspend
-            }
-        };
+        let verdict =
+            match guarded(self.listener.consume(Delivery::new(member.shown(messages.clone()))))
+                .await
+            {
+                Ok(verdict) => verdict,
+                Err(panic) => {
+                    tracing::error!(panic, "the listener panicked, the message comes again");
+                    OrderedVerdict::Suspend
+                }
+            };
         let is_done = matches!(verdict, OrderedVerdict::Done | OrderedVerdict::Hold);
         member.stats.count(held.queue.topic(), |sums| {
             sums.consume_ms += u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);

@@ -12,6 +12,11 @@ pub(crate) fn record(queue_id: i32, offset: i64, tag: &str) -> Vec<u8> {
     encoded("T", queue_id, offset, &properties, 0)
 }
 
+/// A stored message of the first queue of a topic.
+pub(crate) fn record_of(topic: &str, offset: i64) -> Vec<u8> {
+    encoded(topic, 0, offset, &format!("UNIQ_KEY\x01ID{offset}"), 0)
+}
+
 /// A message of a group's retry topic that was sent to another topic first.
 pub(crate) fn retried(group: &str, offset: i64, topic: &str, times: i32) -> Vec<u8> {
     let properties = format!("UNIQ_KEY\x01ID{offset}\x02RETRY_TOPIC\x01{topic}");

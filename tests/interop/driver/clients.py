@@ -218,6 +218,11 @@ def cpp(build, source):
     )
 
 
+def rust(binary):
+    """This project's own client; its runner only consumes."""
+    return Client(name="rust", command=(str(binary),), modes=())
+
+
 def every_client(build, source):
     """All of them, each in the encodings that it can write."""
     return [

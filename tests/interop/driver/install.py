@@ -52,6 +52,12 @@ def ringmq(root, target):
     return target / "release" / "ringmq"
 
 
+def rust(root, target):
+    """Builds the Rust runner; returns its path."""
+    _run(["cargo", "build", "--quiet", "-p", "ringmq-tests", "--bin", "interop-rust"], root)
+    return target / "debug" / "interop-rust"
+
+
 def _once(result, inputs, make):
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()
     stamp = result.with_name(result.name + ".stamp")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from . import clients, install
 from .report import Report
-from .scenarios import crash, cross, encodings, examples, session, sizes
+from .scenarios import crash, cross, encodings, examples, groups, session, sizes
 from .servers import Apache, RingMq, fresh_folder
 
 SOURCE = Path(__file__).resolve().parent.parent
 ROOT = SOURCE.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-SCENARIOS = ("encodings", "session", "cross", "sizes", "crash", "examples")
+SCENARIOS = ("encodings", "session", "cross", "groups", "sizes", "crash", "examples")
 
 
 def main(arguments):
@@ -26,10 +26,12 @@ def main(arguments):
         peer = Apache(install.apache(SOURCE, build))
     else:
         peer = RingMq(options.ringmq or install.ringmq(ROOT, TARGET))
+    rust = install.rust(ROOT, TARGET)
+    every_client = [*clients.every_client(build, SOURCE / "clients"), clients.rust(rust)]
     report = Report()
     folder = Path(tempfile.mkdtemp(prefix="ringmq-interop-"))
     print(f"servers: {peer.name}; logs and data: {folder} (kept if anything fails)", flush=True)
-    plan = Plan(peer, report, folder, clients.every_client(build, SOURCE / "clients"), options)
+    plan = Plan(peer, report, folder, every_client, options)
     for name in options.scenarios:
         try:
             getattr(plan, name)()
@@ -69,6 +71,13 @@ class Plan:
                 cast = [[self._named(client) for client in part] for part in (producers, consumers)]
                 cross.run(self._report, cluster, name, *cast, self._fresh(f"cross-{name}"))
 
+    def groups(self):
+        """Members of all languages that rely on the same division, in one group."""
+        names = ["rust", "java-4.9.8-json", "java-5.5.0-json", "go-v2-json"]
+        clients = [self._named(name) for name in names]
+        with self._peer.cluster(self._fresh("groups"), ["broker-a", "broker-b"]) as cluster:
+            groups.run(self._report, cluster, clients, self._fresh("groups-runs"), self._options.seed)
+
     def sizes(self):
         """The clients whose own limits can be raised."""
         with self._peer.cluster(self._fresh("sizes"), ["broker-a"]) as cluster:
@@ -94,7 +103,9 @@ class Plan:
             examples.run(self._report, standalone, self._options.build, SOURCE / "examples", home)
 
     def _chosen(self, *names):
-        wanted = [client for client in self._clients if not names or client.name in names]
+        # The Rust runner only consumes: its client has a suite of its own.
+        others = [client for client in self._clients if client.name != "rust"]
+        wanted = [client for client in others if not names or client.name in names]
         return [client for client in wanted if self._options.client in client.name]
 
     def _named(self, name):
@@ -111,6 +122,7 @@ def _parse(arguments):
     parser.add_argument("--peer", choices=["ringmq", Apache.name], default="ringmq", help="whose servers")
     parser.add_argument("--client", default="", help="only clients whose name contains this")
     parser.add_argument("--crashes", type=int, default=20, help="how often the broker is killed")
+    parser.add_argument("--seed", type=int, default=1, help="decides who comes and goes in `groups`")
     parser.add_argument("--ringmq", type=Path, help="the binary; without this it is built first")
     parser.add_argument("--build", default=TARGET / "interop", help="where clients are installed")
     options = parser.parse_args(arguments)
