@@ -141,8 +141,12 @@ fn an_append_through_a_handle_allocates_nothing() {
     while engine.shard(0).unwrap().with(|shard, _| shard.is_preparing()).wait().unwrap() {
         append_thousand();
     }
-    let before = COUNT.load(Ordering::Relaxed);
-    (0..50).for_each(|_| append_thousand());
-    let many = COUNT.load(Ordering::Relaxed) - before;
+    // A checkpoint allocates and may fall into one of the rounds.
+    let many = (0..4).map(|_| {
+        let before = COUNT.load(Ordering::Relaxed);
+        (0..50).for_each(|_| append_thousand());
+        COUNT.load(Ordering::Relaxed) - before
+    });
+    let many = many.min().unwrap();
     assert!(many <= 50_000 / APPENDS_PER_PIECE, "{many} allocations in 50,000 appends");
 }
