@@ -120,6 +120,11 @@ impl Chunk {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
+
+    /// True when it is all of its region, so that dropping it frees memory.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.len == self.region.len()
+    }
 }
 
 /// The only handle that may write a chunk: to the part behind its frozen prefix.

@@ -16,7 +16,7 @@ use crate::format::group::{Group, Header};
 use crate::layout::Place;
 use crate::mem::{Chunk, ChunkTail, RecordSlice, Region};
 use crate::op::{FileId, Op, ReadBuffer, Unpopulated};
-use crate::units::{LogOffset, index, wide};
+use crate::units::{LogOffset, index, narrow, wide};
 
 /// Room for a chunk with a usual last group; longer ones get memory of their own, and segments that
 /// are shorter than that need less.
@@ -193,7 +193,7 @@ impl Cold {
         if let Some(chunk) = self.chunks.remove(&key) {
             let memory = chunk.groups.chunk();
             self.bytes -= memory.len();
-            if memory.len() == self.buffer_len {
+            if !memory.is_alone() {
                 self.spare.push(Arc::clone(memory));
             }
         }
@@ -208,11 +208,12 @@ impl Cold {
             if let Some(memory) = self.free_buffer() {
                 return memory;
             }
-            let too_early = self.memory < BUFFERS * self.buffer_len;
-            if too_early || !self.evict() {
-                // Nothing that could leave: the first reads, or readers hold all of it.
+            if self.memory == 0 {
                 let (_, buffers) = self.new_memory();
                 self.take_memory(buffers);
+            } else if !self.evict() {
+                // All of it is being read into, or readers hold it: this one goes when it leaves.
+                return ChunkTail::alone(self.buffer_len);
             }
         }
     }
@@ -374,6 +375,12 @@ impl Shard {
     /// for at once: some devices report what they have read only when they have no more to do, so
     /// that a steady trickle of reads would hold back the ones before.
     fn read_ahead(&mut self, from: ChunkKey, ahead: u32) {
+        // With many readers, what some have read ahead must not take the memory of the others.
+        let room = self.limits.cold_bytes / 2 / self.cold.buffer_len;
+        let ahead = ahead.min(narrow(room.saturating_sub(self.cold.loading.len())));
+        if ahead == 0 {
+            return;
+        }
         let mut missing = Vec::new();
         let mut present = 0;
         let mut key = from;
