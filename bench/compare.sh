@@ -126,7 +126,7 @@ measure() {
     pull)
         "$bench" produce --broker "$broker" --topic "bench-$case" --messages "$backlog" \
             --warmup 0 --seconds 120 >/dev/null &&
-            "$bench" pull "${common[@]}" --seconds "$seconds" --warmup-passes 1
+            "$bench" pull "${common[@]}" --seconds "$seconds" --warmup 10
         ;;
     e2e) "$bench" e2e "${common[@]}" --seconds "$seconds" --warmup "$warmup" ;;
     e2e-tag) "$bench" e2e "${common[@]}" --tag TagA --seconds "$seconds" --warmup "$warmup" ;;

@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::cli::{Session, Target, costs_text, latency_text};
+use crate::clock::Nanos;
 use crate::conn::BUSY_INBOX_LEN;
 use crate::consume::{ConsumerOptions, Consumers, CursorSpec, Latency, Membership};
 use crate::frame::{PullFrame, PullSpec};
@@ -30,9 +31,9 @@ pub(crate) struct Pull {
     /// Read the backlog again and again until this many seconds have passed
     #[arg(long, default_value_t = 0.0)]
     seconds: f64,
-    /// Passes before the measurement
-    #[arg(long, default_value_t = 0)]
-    warmup_passes: u32,
+    /// Read the backlog again and again for this many seconds before the measurement
+    #[arg(long, default_value_t = 0.0)]
+    warmup: f64,
     /// Consumer group
     #[arg(long, default_value = "bench-pull")]
     group: String,
@@ -47,21 +48,14 @@ impl Pull {
     pub(crate) fn run(&self) -> io::Result<()> {
         let mut session = self.target.open()?;
         let (mut consumers, backlog) = self.open(&mut session)?;
-        for _ in 0..self.warmup_passes {
-            pass(&mut consumers, &mut session)?;
-        }
-        consumers.tally = Tally::default();
+        let first_pass = match self.warmup {
+            0.0 => None,
+            seconds => Some(warm_up(&mut consumers, &mut session, seconds)?),
+        };
         let from = session.reactor.now();
         let before = session.probe.sample(from);
         let enough = from.plus(Duration::from_secs_f64(self.seconds));
-        let mut passes = 0;
-        loop {
-            pass(&mut consumers, &mut session)?;
-            passes += 1;
-            if session.reactor.now() >= enough {
-                break;
-            }
-        }
+        let passes = passes(&mut consumers, &mut session, enough)?;
         let until = session.reactor.now();
         let after = session.probe.sample(until);
         let tally = &consumers.tally;
@@ -78,6 +72,7 @@ impl Pull {
             "passes": passes,
             "messages": tally.messages,
             "messages_per_second": rate,
+            "first_pass_messages_per_second": first_pass,
             "bytes_per_second": bytes_rate,
             "messages_per_pull": rate / per_second(tally.requests.max(1), from, until),
             "missing": missing,
@@ -86,9 +81,11 @@ impl Pull {
             "errors": tally.errors_json(),
             "costs": costs,
         });
+        let first = first_pass.map(|rate| format!("   first pass {rate:.0} msg/s"));
         let text = format!(
-            "{rate:.0} msg/s  {:.2} GB/s   pulls {}{}   missing {missing}  gaps {}   errors {}",
+            "{rate:.0} msg/s  {:.2} GB/s{}   pulls {}{}   missing {missing}  gaps {}   errors {}",
             bytes_rate / 1e9,
+            first.unwrap_or_default(),
             latency_text(&latency),
             costs_text(&costs),
             consumers.gaps,
@@ -139,6 +136,28 @@ impl Pull {
         let consumers =
             Consumers::new(session.broker, &members, cursors, options, &session.reactor)?;
         Ok((consumers, backlog))
+    }
+}
+
+/// Gives the messages per second of the first pass, which finds no cache filled by an earlier one.
+fn warm_up(consumers: &mut Consumers, session: &mut Session, seconds: f64) -> io::Result<f64> {
+    let from = session.reactor.now();
+    pass(consumers, session)?;
+    let rate = per_second(consumers.tally.messages, from, session.reactor.now());
+    passes(consumers, session, from.plus(Duration::from_secs_f64(seconds)))?;
+    consumers.tally = Tally::default();
+    Ok(rate)
+}
+
+/// One pass, and further ones until it is late enough. Gives their number.
+fn passes(consumers: &mut Consumers, session: &mut Session, enough: Nanos) -> io::Result<u64> {
+    let mut number = 0;
+    loop {
+        pass(consumers, session)?;
+        number += 1;
+        if session.reactor.now() >= enough {
+            return Ok(number);
+        }
     }
 }
 

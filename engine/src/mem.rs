@@ -16,6 +16,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Enough for direct I/O on every device and for whole pages.
 const ALIGN: usize = 4096;
+#[cfg(target_arch = "x86_64")]
+const CACHE_LINE: usize = 64;
+/// Bytes of a record that are fetched ahead; of longer ones the processor fetches the rest by itself.
+#[cfg(target_arch = "x86_64")]
+const PREFETCH_MAX: usize = 2048;
 /// Mapped regions are aligned to this, and the kernel is asked for huge pages: the log's memory is used
 /// in turn, and with small pages nearly every record would miss the TLB.
 const HUGE: usize = 2 << 20;
@@ -234,6 +239,17 @@ impl RecordSlice {
 
     pub(crate) fn chunk(&self) -> &Arc<Chunk> {
         &self.chunk
+    }
+
+    /// Has the processor fetch the first bytes, so that they are at hand when the kernel copies them to
+    /// a socket: it copies one short record after another, and would wait for memory at each.
+    pub(crate) fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        for at in (0..self.len().min(PREFETCH_MAX)).step_by(CACHE_LINE) {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            // SAFETY: a hint that reads nothing, for an address within the slice.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.chunk.ptr(self.range.start + at).cast()) };
+        }
     }
 }
 

@@ -173,7 +173,10 @@ impl Shard {
                 break;
             }
             match self.bytes_at(entry.position, len, token, &mut near) {
-                Ok(slice) => give(at, &entry, slice),
+                Ok(slice) => {
+                    slice.prefetch();
+                    give(at, &entry, slice);
+                }
                 // Outside: its segment is gone, but what would have raised the minimum was damaged.
                 Err(Miss::Failed(ReadError::Damaged(_)) | Miss::Outside) => {
                     at = at.plus(1);
