@@ -95,17 +95,26 @@ fn checksum(block: &[u8]) -> Option<u32> {
 
 /// True when the bytes are exactly this block, and sound.
 pub(crate) fn is_sound(block: &[u8], head: &BlockHead) -> bool {
-    (|| {
-        let mut fields = Reader::new(block);
-        let ours = fields.u32()? == MAGIC
-            && fields.u32()? == head.kind as u32
-            && fields.u32()? == head.owner
-            && fields.u32()? == head.count
-            && fields.u64()? == head.first;
-        fields.u64()?;
-        Some(ours && block.len() == head.len() && fields.u32()? == checksum(block)?)
-    })()
-    .unwrap_or(false)
+    let stored = checksum_at(block, head);
+    stored.is_some() && stored == checksum(block)
+}
+
+/// True when the bytes claim to be this block.
+pub(crate) fn is_named(block: &[u8], head: &BlockHead) -> bool {
+    checksum_at(block, head).is_some()
+}
+
+/// The checksum that stands in a block. `None`: it is another block, or none.
+fn checksum_at(block: &[u8], head: &BlockHead) -> Option<u32> {
+    let mut fields = Reader::new(block);
+    let ours = fields.u32()? == MAGIC
+        && fields.u32()? == head.kind as u32
+        && fields.u32()? == head.owner
+        && fields.u32()? == head.count
+        && fields.u64()? == head.first
+        && block.len() == head.len();
+    fields.u64()?;
+    fields.u32().filter(|_| ours)
 }
 
 /// Entry `n` of a block of queue entries that [`is_sound`].

@@ -5,7 +5,7 @@ use std::io;
 use super::cold::Miss;
 use super::{Purpose, Shard};
 use crate::error::ReadError;
-use crate::format::index_block::{self, BlockHead};
+use crate::format::index_block::BlockHead;
 use crate::mem::{ChunkTail, RecordSlice};
 use crate::op::{FileId, Op, ReadBuffer};
 use crate::units::{index, wide};
@@ -28,8 +28,8 @@ impl Shard {
         head: &BlockHead,
         token: Option<u64>,
     ) -> Result<RecordSlice, Miss> {
-        if let Some(block) = self.views.index.block(at, head.len()) {
-            if index_block::is_sound(&block, head) {
+        if let Some(found) = self.views.index.block(at, head) {
+            if let Ok(block) = found {
                 return Ok(block);
             }
             // The next look-up reads it again.

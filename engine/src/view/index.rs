@@ -15,6 +15,9 @@ use crate::units::{Sequence, index as to_index, wide};
 pub(crate) const PIECE_LEN: usize = 256 * 1024;
 /// Writes start and end at multiples of this.
 const WRITE_LEN: usize = 4096;
+/// No two blocks begin within so many bytes.
+const BLOCK_LEN_MIN: usize = 32;
+const _: () = assert!(BLOCK_LEN_MIN <= index_block::HEADER_LEN);
 /// Pieces that stay in memory after they were written or read: 32 MiB.
 const CACHED_PIECES_MAX: usize = 128;
 
@@ -36,6 +39,41 @@ impl Stretch {
     }
 }
 
+/// What is in memory of a piece.
+#[derive(Default)]
+struct Piece {
+    stretches: Vec<Stretch>,
+    /// A bit for every [`BLOCK_LEN_MIN`] bytes: the block that begins there was compared with its checksum.
+    /// Readers of a queue come to each of its blocks again and again.
+    checked: Vec<u64>,
+}
+
+impl Piece {
+    fn is_checked(&self, at: u64) -> bool {
+        let (word, bit) = check_bit(at);
+        self.checked.get(word).is_some_and(|word| word & bit != 0)
+    }
+
+    fn set_checked(&mut self, at: u64) {
+        let (word, bit) = check_bit(at);
+        if self.checked.len() <= word {
+            self.checked.resize(word + 1, 0);
+        }
+        if let Some(word) = self.checked.get_mut(word) {
+            *word |= bit;
+        }
+    }
+}
+
+fn check_bit(at: u64) -> (usize, u64) {
+    let n = to_index(at % wide(PIECE_LEN)) / BLOCK_LEN_MIN;
+    (n / 64, 1 << (n % 64))
+}
+
+/// A block that is in memory is not what it should be.
+#[derive(Debug)]
+pub(crate) struct Unsound;
+
 #[derive(Default)]
 pub(crate) struct Index {
     /// Where the next block goes.
@@ -46,7 +84,7 @@ pub(crate) struct Index {
     unwritten: VecDeque<Stretch>,
     writing: Vec<Stretch>,
     /// What is in memory, by piece.
-    cached: HashMap<u64, Vec<Stretch>>,
+    cached: HashMap<u64, Piece>,
     /// Pieces in memory in the order of their arrival.
     order: VecDeque<u64>,
     /// Everything before this has been given back to the file system.
@@ -144,9 +182,9 @@ impl Index {
     }
 
     fn keep(&mut self, piece: u64, stretch: Stretch) {
-        let stretches = self.cached.entry(piece).or_insert_with(|| {
+        let Piece { stretches, .. } = self.cached.entry(piece).or_insert_with(|| {
             self.order.push_back(piece);
-            Vec::with_capacity(1)
+            Piece::default()
         });
         let joined = stretches.last_mut().is_some_and(|last| last.bytes.join(&stretch.bytes));
         if !joined {
@@ -217,7 +255,8 @@ impl Index {
     /// they may not have been in the file when it was read.
     pub(crate) fn loaded(&mut self, stretch: Stretch) {
         let piece = piece_of(stretch.at);
-        let here = self.cached.get(&piece).into_iter().flatten().map(|cached| cached.at);
+        let here = self.cached.get(&piece).into_iter().flat_map(|piece| &piece.stretches);
+        let here = here.map(|cached| cached.at);
         let end = here.filter(|&at| at > stretch.at).min().unwrap_or(self.next).min(self.next);
         let len = to_index(end.saturating_sub(stretch.at)).min(stretch.bytes.len());
         if let Some(bytes) = stretch.bytes.part(0..len) {
@@ -225,10 +264,23 @@ impl Index {
         }
     }
 
-    /// A block that is in memory.
-    pub(crate) fn block(&self, at: u64, len: usize) -> Option<RecordSlice> {
-        let range = at..at + wide(len);
-        self.cached.get(&piece_of(at))?.iter().find_map(|stretch| stretch.part(&range))
+    /// A block that is in memory. It is compared with its checksum the first time.
+    pub(crate) fn block(
+        &mut self,
+        at: u64,
+        head: &BlockHead,
+    ) -> Option<Result<RecordSlice, Unsound>> {
+        let range = at..at + wide(head.len());
+        let piece = self.cached.get_mut(&piece_of(at))?;
+        let block = piece.stretches.iter().find_map(|stretch| stretch.part(&range))?;
+        if piece.is_checked(at) {
+            return Some(index_block::is_named(&block, head).then_some(block).ok_or(Unsound));
+        }
+        if !index_block::is_sound(&block, head) {
+            return Some(Err(Unsound));
+        }
+        piece.set_checked(at);
+        Some(Ok(block))
     }
 
     /// Drops what is cached around a block that is not sound, so that it is read again.
@@ -284,12 +336,12 @@ mod tests {
         assert_eq!(file[..8192], [0xEE; 8192], "what was there before is left alone");
         let mut again = Index::restored(index.next(), 0);
         for (at, head) in blocks {
-            assert!(index_block::is_sound(&index.block(at, head.len()).unwrap(), &head));
+            assert!(index.block(at, &head).unwrap().is_ok());
             let (from, len) = again.stretch(at);
             let mut memory = ChunkTail::alone(len);
             memory.buffer()[..len].copy_from_slice(&file[to_index(from)..to_index(from) + len]);
             again.loaded(Stretch { at: from, bytes: memory.freeze(len) });
-            assert!(index_block::is_sound(&again.block(at, head.len()).unwrap(), &head));
+            assert!(again.block(at, &head).unwrap().is_ok());
         }
     }
 
@@ -306,9 +358,7 @@ mod tests {
         let mut memory = ChunkTail::alone(len);
         index.loaded(Stretch { at: from, bytes: memory.freeze(len) });
         let (at, head) = put(&mut index, 2, 10);
-        assert!(
-            at < 3 * 4096 && index_block::is_sound(&index.block(at, head.len()).unwrap(), &head)
-        );
+        assert!(at < 3 * 4096 && index.block(at, &head).unwrap().is_ok());
     }
 
     #[test]
@@ -333,12 +383,31 @@ mod tests {
         for owner in 0..300 {
             put(&mut index, owner, 20_000);
         }
-        assert!(index.block(at, head.len()).is_some());
+        assert!(index.block(at, &head).is_some());
         let end = index.end_page();
         while let Some(stretch) = index.take_unwritten(end) {
             index.written(stretch.at, true);
         }
-        assert!(index.block(at, head.len()).is_none());
+        assert!(index.block(at, &head).is_none());
         assert!(index.cached.len() <= CACHED_PIECES_MAX);
+    }
+
+    #[test]
+    fn a_damaged_block_is_found_when_it_is_read_again() {
+        let mut index = Index::restored(0, 0);
+        let (at, head) = put(&mut index, 1, 10);
+        let sound = index.block(at, &head).unwrap().unwrap();
+        assert!(index.block(at, &BlockHead { owner: 2, ..head }).unwrap().is_err());
+        index.end_page();
+        let stretch = index.take_unwritten(4096).unwrap();
+        index.written(stretch.at, true);
+        for damaged in [true, false] {
+            index.forget(at);
+            let mut memory = ChunkTail::alone(4096);
+            memory.buffer()[..sound.len()].copy_from_slice(&sound);
+            memory.buffer()[sound.len() - 1] ^= u8::from(damaged);
+            index.loaded(Stretch { at: 0, bytes: memory.freeze(4096) });
+            assert_eq!(index.block(at, &head).unwrap().is_err(), damaged);
+        }
     }
 }
