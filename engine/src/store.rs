@@ -63,7 +63,8 @@ pub struct StoreOptions {
     /// `None`: what the store was given at its creation, [`DiskBudget::DEFAULT`].
     pub disk_budget: Option<DiskBudget>,
     /// Memory for what is read back from the device that all shards share evenly, in bytes; taken as
-    /// it is used. `None`: each shard has the [`cold_bytes`](ShardLimits::cold_bytes) of its limits.
+    /// it is found that what was read is read again. `None`: each shard has the
+    /// [`cold_bytes`](ShardLimits::cold_bytes) of its limits.
     pub cold_bytes: Option<usize>,
     /// Memory, timing and age of each shard. Its [`disk_bytes`](ShardLimits::disk_bytes) are set
     /// from the budget, the same for each shard.
