@@ -10,6 +10,7 @@
 //!
 //! Nothing here is shared with another thread but what goes through [`crate::link`].
 
+mod facts;
 mod losses;
 pub(crate) mod plane;
 mod start;
@@ -219,14 +220,22 @@ impl LocalShard {
     }
 
     /// Appends messages to the queue with this key.
+    ///
+    /// `exists` tells whether its topic does: it may have been deleted since the messages were
+    /// handed over, and then nothing of it may come into being again.
     pub(crate) fn append_by_key<R: Record>(
         &self,
         key: &[u8],
         records: &[R],
+        exists: impl FnOnce() -> bool,
         now: EpochMillis,
     ) -> Result<Appended, AppendError> {
         self.engine(|engine| {
-            let queue: QueueNo = engine.open_queue(key, now)?;
+            let queue: QueueNo = match engine.queue(key) {
+                Some(queue) => queue,
+                None if exists() => engine.open_queue(key, now)?,
+                None => return Err(AppendError::Deleted),
+            };
             engine.append(queue, records, now)
         })
     }

@@ -44,6 +44,7 @@ impl From<AppendError> for Failure {
         let code = match error {
             AppendError::Backlogged => response::SYSTEM_BUSY,
             AppendError::DiskFull(_) | AppendError::Poisoned(_) => response::SERVICE_NOT_AVAILABLE,
+            AppendError::Deleted => response::TOPIC_NOT_EXIST,
             AppendError::TooLarge { .. } => response::MESSAGE_ILLEGAL,
             _ => response::SYSTEM_ERROR,
         };

@@ -179,13 +179,7 @@ impl LocalShard {
         let now = thread.now();
         let op = match op {
             Op::Append { queue, parcel } => {
-                return match send::append_parcel(
-                    &thread.scratch,
-                    self,
-                    ticket,
-                    (queue, parcel),
-                    now,
-                ) {
+                return match send::append_parcel(thread, self, ticket, (queue, parcel), now) {
                     Ok(Some(reply)) => Executed::Reply(reply),
                     Ok(None) => Executed::Later,
                     Err((queue, parcel)) => Executed::NoRoom(Op::Append { queue, parcel }),

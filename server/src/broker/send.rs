@@ -6,7 +6,7 @@
 //!
 //! Source: `AbstractSendMessageProcessor.msgCheck`, `SendMessageProcessor`.
 
-use std::{cell::RefCell, ops::Range, rc::Rc};
+use std::{ops::Range, rc::Rc};
 
 use ringmq_engine::{AppendError, Appended, EpochMillis, Record};
 use ringmq_protocol::{
@@ -514,18 +514,19 @@ impl<'a> Suffixes<'a> {
 
 /// Stores what another thread sent. `Err` gives the request back: the shard has no room now.
 pub(crate) fn append_parcel(
-    scratch: &RefCell<Scratch>,
+    thread: &Thread,
     shard: &LocalShard,
     ticket: Ticket,
     (queue, parcel): (QueueName, Parcel),
     now: EpochMillis,
 ) -> Result<Option<Reply>, (QueueName, Parcel)> {
-    let mut scratch = scratch.borrow_mut();
+    let mut scratch = thread.scratch.borrow_mut();
     let Scratch { key, places, .. } = &mut *scratch;
     parcel.unpack(places);
     let records: Vec<_> = places.iter().map(|place| parcel.record(*place)).collect();
     keys::queue(&queue.topic, queue.queue_id, key);
-    match shard.append_by_key(key, &records, now) {
+    let exists = || thread.topics.topic(&queue.topic).is_some();
+    match shard.append_by_key(key, &records, exists, now) {
         Ok(_) if ticket.oneway => Ok(Some(Reply::Nothing)),
         Ok(appended) => {
             let sent = Sent::new(queue.queue_id, &appended, records.iter().map(Record::len));

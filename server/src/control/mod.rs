@@ -191,6 +191,14 @@ pub trait Facts: Send + Sync {
     /// the same only reappear at the next start.
     fn put(&self, facts: Vec<Fact>) -> BoxFuture<Result<(), String>>;
 
+    /// Deletes the queues of a topic on all shards, and the offsets of its consumers. Nothing of it
+    /// is published any more when this is called.
+    ///
+    /// # Errors
+    ///
+    /// A line for the log. Some of it may be deleted then.
+    fn delete_topic(&self, topic: Arc<str>) -> BoxFuture<Result<(), String>>;
+
     /// The committed consumer offsets of all shards, for the file that people read and for admin
     /// requests. `None` where the store cannot list them; both are left out then.
     fn consumer_offsets(&self) -> BoxFuture<Option<Vec<ConsumerOffset>>> {

@@ -36,7 +36,8 @@ pub(super) enum RestsOn {
 pub(super) fn rests_on(code: i32) -> RestsOn {
     match code {
         request::UPDATE_AND_CREATE_TOPIC => RestsOn::NameServers,
-        request::GET_ALL_TOPIC_CONFIG
+        request::DELETE_TOPIC_IN_BROKER
+        | request::GET_ALL_TOPIC_CONFIG
         | request::GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         | request::UPDATE_AND_CREATE_SUBSCRIPTIONGROUP => RestsOn::Store,
         _ => RestsOn::Nothing,
@@ -53,6 +54,7 @@ pub(super) fn handle(
 ) -> Answer {
     either(match command.code {
         request::UPDATE_AND_CREATE_TOPIC => topic::update(broker, command, now),
+        request::DELETE_TOPIC_IN_BROKER => topic::delete(broker, command, now),
         request::GET_ALL_TOPIC_CONFIG => Ok(topic::all(broker)),
         request::GET_SYSTEM_TOPIC_LIST_FROM_BROKER => Ok(topic::system(broker)),
         request::HEART_BEAT => heartbeat::heartbeat(broker, ctx, command, body, now),

@@ -19,7 +19,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
 };
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use super::{
     BrokerControl, CreateTopicError, Facts, GroupConfig, Published, ToControl, ToThread,
@@ -174,9 +174,28 @@ impl Service {
         let mut turn = Turn::default();
         for message in messages {
             self.take(message, now, &mut turn);
+            // Whoever creates the topic again comes after its end.
+            if self.broker.topics.has_deleted() {
+                self.end_turn(std::mem::take(&mut turn)).await;
+            }
         }
-        let stored = self.store().await;
+        self.end_turn(turn).await;
+    }
+
+    async fn end_turn(&mut self, turn: Turn) {
+        let deletes = self.broker.topics.has_deleted();
+        let stored = match self.delete_topics().await {
+            Ok(()) => self.store().await,
+            Err(error) => {
+                // They are undone with the turn.
+                drop(self.broker.take_facts());
+                Err(error)
+            }
+        };
         let outcome = self.broker.decide(stored.is_ok());
+        if deletes && stored.is_err() {
+            self.publish_topics();
+        }
         let known = self.publish(outcome);
         self.answer(turn, stored, known).await;
     }
@@ -232,6 +251,31 @@ impl Service {
             owed.answer = asked.answer(facts.consumer_offsets().await);
             threads.send(owed.into_message()).await;
         });
+    }
+
+    /// Has the store forget the topics that were taken out. Their configuration goes last: if the
+    /// process ends in between, they are there, and empty.
+    async fn delete_topics(&mut self) -> Result<(), String> {
+        let deleted = self.broker.topics.take_deleted();
+        if deleted.is_empty() {
+            return Ok(());
+        }
+        // From here on no send and no pull finds them, so that nothing is stored behind their end.
+        self.publish_topics();
+        for topic in deleted {
+            let done = timeout(FACTS_TIMEOUT, self.facts.delete_topic(Arc::clone(&topic))).await;
+            let done = done.unwrap_or_else(|_| Err("the store did not answer in time".to_owned()));
+            if let Err(error) = done {
+                error!(%topic, %error, "the topic could not be deleted");
+                return Err(error);
+            }
+            info!(%topic, "deleted");
+        }
+        Ok(())
+    }
+
+    fn publish_topics(&self) {
+        self.published.catalog.store(Arc::new(self.broker.catalog()));
     }
 
     async fn store(&mut self) -> Result<(), String> {

@@ -35,6 +35,8 @@ pub(crate) struct Topics {
     version: Version,
     /// Names that changed since the last [`Topics::take_changes`].
     changed: BTreeSet<Arc<str>>,
+    /// Names that were taken out since the last [`Topics::take_deleted`].
+    deleted: Vec<Arc<str>>,
     rules: Arc<Rules>,
 }
 
@@ -72,7 +74,13 @@ impl Topics {
                 reply_topic(&config.cluster_name),
             ],
         };
-        Self { all, version: Version::default(), changed: BTreeSet::new(), rules: Arc::new(rules) }
+        Self {
+            all,
+            version: Version::default(),
+            changed: BTreeSet::new(),
+            deleted: Vec::new(),
+            rules: Arc::new(rules),
+        }
     }
 
     /// Takes a topic that the store kept. What the configuration defines counts more.
@@ -183,6 +191,25 @@ impl Topics {
         self.changed.insert(name);
         self.version = self.version.next(epoch_ms);
         Ok(config)
+    }
+
+    /// Takes a topic out, if there is one of this name.
+    pub(crate) fn delete(&mut self, name: &str, epoch_ms: i64) {
+        if let Some(config) = self.all.remove(name) {
+            self.changed.insert(Arc::clone(&config.name));
+            self.deleted.push(Arc::clone(&config.name));
+            self.version = self.version.next(epoch_ms);
+        }
+    }
+
+    /// Whether [`Topics::take_deleted`] would give any.
+    pub(crate) fn has_deleted(&self) -> bool {
+        !self.deleted.is_empty()
+    }
+
+    /// The topics that were taken out since the last call.
+    pub(crate) fn take_deleted(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.deleted)
     }
 
     /// What changed since the last call, `None` if nothing did.

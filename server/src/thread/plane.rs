@@ -353,6 +353,20 @@ impl Facts for ShardFacts {
         })
     }
 
+    fn delete_topic(&self, topic: Arc<str>) -> BoxFuture<Result<(), String>> {
+        let threads = self.0.clone();
+        Box::pin(async move {
+            let gone = || "the broker is stopping".to_owned();
+            for thread in threads {
+                let (reply, deleted) = oneshot::channel();
+                let message = ToData::DeleteTopic(topic.clone(), reply);
+                thread.send(message).await.map_err(|_| gone())?;
+                deleted.await.map_err(|_| gone())??;
+            }
+            Ok(())
+        })
+    }
+
     fn consumer_offsets(&self) -> BoxFuture<Option<Vec<ConsumerOffset>>> {
         let threads = self.0.clone();
         Box::pin(async move {

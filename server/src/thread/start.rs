@@ -13,9 +13,9 @@ use ringmq_engine::{EpochMillis, RingShard};
 use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::{LocalShard, Pending, Shared, Thread, turn};
+use super::{LocalShard, Shared, Thread, turn};
 use crate::{
-    broker::{Conn, Ticket, held::HeldPulls, keys, topics::Topics},
+    broker::{Conn, held::HeldPulls, keys, topics::Topics},
     context::{ConnId, Principal, RequestContext, Transport},
     control::{ConsumerOffset, Fact, ToThread},
     link::Links,
@@ -37,6 +37,8 @@ pub(crate) enum ToData {
     Accepted(TcpStream, SocketAddr),
     /// Make these facts durable on shard 0, which is on this thread.
     PutFacts(Vec<Fact>, oneshot::Sender<Result<(), String>>),
+    /// Delete this topic's queues on this thread's shards, and the offsets of its consumers.
+    DeleteTopic(Arc<str>, oneshot::Sender<Result<(), String>>),
     /// List the committed consumer offsets of this thread's shards.
     ListOffsets(oneshot::Sender<Vec<ConsumerOffset>>),
     /// Tell figures for monitoring.
@@ -141,6 +143,10 @@ async fn hear_requests(thread: &Rc<Thread>, mut requests: mpsc::Receiver<ToData>
             ToData::PutFacts(facts, reply) => {
                 let thread = thread.clone();
                 tokio::task::spawn_local(async move { thread.put_facts(facts, reply).await });
+            }
+            ToData::DeleteTopic(topic, reply) => {
+                let thread = thread.clone();
+                tokio::task::spawn_local(async move { thread.delete_topic(&topic, reply).await });
             }
             ToData::ListOffsets(reply) => drop(reply.send(thread.consumer_offsets())),
             ToData::Figures(reply) => drop(reply.send(thread.figures())),
@@ -287,38 +293,6 @@ impl Thread {
             thread.running.set(thread.running.get() - 1);
             thread.shared.give_conn();
         });
-    }
-
-    async fn put_facts(&self, facts: Vec<Fact>, reply: oneshot::Sender<Result<(), String>>) {
-        let Some(shard) = self.shards.first().filter(|shard| shard.number == 0) else {
-            let _ = reply.send(Err("shard 0 is on another thread".to_owned()));
-            return;
-        };
-        let mut last = None;
-        for Fact { key, value } in facts {
-            loop {
-                let now = EpochMillis::new(crate::clock::epoch_ms());
-                match shard.engine(|engine| engine.put_fact(&key, value.as_deref(), now)) {
-                    Ok(sequence) => {
-                        last = Some(sequence);
-                        break;
-                    }
-                    Err(ringmq_engine::AppendError::Backlogged) => {
-                        self.turn.set();
-                        shard.room.notified().await;
-                    }
-                    Err(error) => {
-                        let _ = reply.send(Err(error.to_string()));
-                        return;
-                    }
-                }
-            }
-        }
-        match last {
-            Some(sequence) => shard.answer_at(sequence, Ticket::of_nobody(), Pending::Facts(reply)),
-            None => drop(reply.send(Ok(()))),
-        }
-        self.turn.set();
     }
 
     fn figures(&self) -> ThreadFigures {

@@ -1,9 +1,12 @@
-//! UPDATE_AND_CREATE_TOPIC (17), GET_ALL_TOPIC_CONFIG (21), GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305).
+//! UPDATE_AND_CREATE_TOPIC (17), DELETE_TOPIC_IN_BROKER (215), GET_ALL_TOPIC_CONFIG (21), GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305).
 //!
 //! Source: Apache RocketMQ 4.9.8, `AdminBrokerProcessor`.
 
 use ringmq_protocol::{
-    body::TopicList, command::Command, headers::CreateTopicRequest, names::validate_topic,
+    body::TopicList,
+    command::Command,
+    headers::{CreateTopicRequest, TopicRequest},
+    names::validate_topic,
 };
 
 use super::master_only;
@@ -55,6 +58,26 @@ pub(super) fn update(
         }
         Err(error) => Err(Answer::failed(format!("{error:?}"))),
     }
+}
+
+/// Deletes a topic with its messages and the offsets of its consumers. One that is not there is
+/// deleted already, as with upstream.
+pub(super) fn delete(
+    broker: &mut Broker,
+    command: &Command<'_>,
+    now: Now,
+) -> Result<Answer, Answer> {
+    let topic = TopicRequest::decode(command)?.topic;
+    if topic.trim().is_empty() {
+        return Err(Answer::failed("The specified topic is blank."));
+    }
+    if broker.topics.is_system(&topic) {
+        let remark = format!("The topic[{topic}] is conflict with system topic.");
+        return Err(Answer::failed(remark));
+    }
+    master_only(broker)?;
+    broker.topics.delete(&topic, now.epoch_ms);
+    Ok(Answer::ok())
 }
 
 fn queue_nums(number: i32) -> Result<u32, Answer> {

@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Default)]
 struct Store {
     facts: Mutex<Vec<Fact>>,
+    deleted: Mutex<Vec<Arc<str>>>,
     fails: AtomicBool,
 }
 
@@ -36,6 +37,14 @@ impl Facts for Store {
             return Box::pin(std::future::ready(Err("poisoned".to_owned())));
         }
         self.facts.lock().unwrap().extend(facts);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn delete_topic(&self, topic: Arc<str>) -> BoxFuture<Result<(), String>> {
+        if self.fails.load(Ordering::SeqCst) {
+            return Box::pin(std::future::ready(Err("poisoned".to_owned())));
+        }
+        self.deleted.lock().unwrap().push(topic);
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -294,6 +303,36 @@ fn what_the_store_does_not_take_is_not_told() {
     bench.store.fails.store(false, Ordering::SeqCst);
     assert_eq!(bench.ask(1, 17, &entries, "").0, 0);
     assert_eq!(Client::connect(&bench.control).route("U").0, 0);
+    bench.control.stop().unwrap();
+}
+
+#[test]
+fn a_deleted_topic_leaves_the_store_before_it_can_be_made_again() {
+    let mut bench = Bench::standalone();
+    bench.create("T").unwrap();
+    bench.store.facts.lock().unwrap().clear();
+    assert_eq!(bench.ask(1, 215, &[("topic", "T")], "").0, 0);
+    assert_eq!(*bench.store.deleted.lock().unwrap(), ["T".into()]);
+    assert!(bench.published.catalog.load().topic("T").is_none());
+    let removal = topic_fact("T", None);
+    assert!(bench.store.facts.lock().unwrap().contains(&removal));
+    // There is nothing of it to delete now, and a system topic stays.
+    assert_eq!(bench.ask(1, 215, &[("topic", "T")], "").0, 0);
+    for refused in ["TBW102", "SELF_TEST_TOPIC", " "] {
+        assert_eq!(bench.ask(1, 215, &[("topic", refused)], "").0, 1, "{refused}");
+    }
+    assert_eq!(bench.store.deleted.lock().unwrap().len(), 1);
+    // Both wait in the channel at once, and one comes after the other all the same.
+    bench.create("T").unwrap();
+    bench.send(1, &request_frame(215, 0, &[("topic", "T")], ""));
+    bench.create("T").unwrap();
+    assert_eq!(bench.answer().1, 0);
+    assert_eq!(bench.store.deleted.lock().unwrap().len(), 2);
+    assert!(bench.published.catalog.load().topic("T").is_some());
+
+    bench.store.fails.store(true, Ordering::SeqCst);
+    assert_eq!(bench.ask(1, 215, &[("topic", "T")], "").0, 1);
+    assert!(bench.published.catalog.load().topic("T").is_some(), "it is not deleted");
     bench.control.stop().unwrap();
 }
 
