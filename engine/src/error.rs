@@ -140,6 +140,15 @@ pub enum OpenError {
     Manifest(PathBuf, String),
     /// The options contradict each other or the store; the text says how.
     Options(String),
+    /// The shared memory for group buffers cannot be had.
+    Buffers {
+        /// The file.
+        path: PathBuf,
+        /// Its length in bytes.
+        len: usize,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The log or a view of it is damaged beyond what recovery may decide alone.
     Damaged(PathBuf, String),
 }
@@ -167,6 +176,13 @@ impl fmt::Display for OpenError {
                 "io_uring is not available: {source}; allow the io_uring system calls (in \
                  containers: a seccomp profile that permits them; kernel.io_uring_disabled = 0)"
             ),
+            Self::Buffers { path, len, source } => write!(
+                f,
+                "cannot reserve {len} bytes of shared memory in {}: {source}; make room there (in \
+                 containers: a larger --shm-size), choose another folder in memory, or acknowledge \
+                 durable",
+                path.display()
+            ),
             Self::Manifest(path, what) => write!(f, "{}: {what}", path.display()),
             Self::Options(what) => f.write_str(what),
             Self::Damaged(path, what) => write!(
@@ -181,7 +197,9 @@ impl fmt::Display for OpenError {
 impl error::Error for OpenError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Self::Io { source, .. } | Self::RingForbidden(source) => Some(source),
+            Self::Io { source, .. }
+            | Self::RingForbidden(source)
+            | Self::Buffers { source, .. } => Some(source),
             _ => None,
         }
     }

@@ -213,6 +213,7 @@ mod tests {
             segment_len: 1 << 20,
             block_len: 512,
             created_ms: 0,
+            acknowledge: crate::shard::Acknowledge::Durable,
             budget_bytes: 0,
         };
         let mut all = Vec::new();
@@ -238,6 +239,7 @@ mod tests {
             segment_len: 1 << 28,
             block_len: 512,
             created_ms: 0,
+            acknowledge: crate::shard::Acknowledge::Durable,
             budget_bytes: 0,
         };
         let geometry = Geometry::new(&manifest, 0);

@@ -35,6 +35,7 @@
 //! shard-N/index       blocks that the views have put aside
 //! shard-N/changes.*   what the views have learned, two files
 //! shard-N/checkpoint.*  how far that counts, the newest two
+//! shard-N/buffers     where a buffered store has its groups in shared memory, while it is open
 //! shard-N/epoch       the number of the shard's newest life
 //! ```
 //!
@@ -45,6 +46,7 @@
 #![doc = include_str!("../format/payload.md")]
 #![doc = include_str!("../format/index_block.md")]
 #![doc = include_str!("../format/checkpoint.md")]
+#![doc = include_str!("../format/buffers.md")]
 
 mod crc;
 mod driver;
@@ -75,8 +77,8 @@ pub use op::{Completion, FileId, Op, OpId, ReadBuffer, Unpopulated};
 pub use record::{Record, Stamp};
 pub use recovery::RecoveryReport;
 pub use shard::{
-    Appended, CommitBy, Hold, ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, Shard,
-    ShardLimits, ShardStats, StoreTime, StoredRecord, Trimmed,
+    Acknowledge, Appended, CommitBy, Hold, ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome,
+    Shard, ShardLimits, ShardStats, StoreTime, StoredRecord, Trimmed,
 };
 pub use store::{DiskBudget, OpenStore, Store, StoreGuard, StoreOptions};
 pub use units::{EpochMillis, LogOffset, QueueOffset, Sequence};

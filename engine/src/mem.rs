@@ -8,11 +8,14 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ffi::c_void;
 use std::fmt;
+use std::io;
 use std::ops::{Deref, Range};
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Enough for direct I/O on every device and for whole pages.
 const ALIGN: usize = 4096;
@@ -32,6 +35,8 @@ const MAPPED_MIN: usize = 4 * HUGE;
 pub(crate) struct Region {
     start: NonNull<u8>,
     len: usize,
+    /// Bytes at the front that belong to no chunk: words for whoever looks at the memory later.
+    head_len: usize,
     /// Address and length of a mapping of its own; `None` if it came from the allocator.
     mapping: Option<(*mut c_void, usize)>,
 }
@@ -53,7 +58,7 @@ impl Region {
     fn allocate(len: usize) -> Option<Self> {
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)) })?;
-        Some(Self { start, len, mapping: None })
+        Some(Self { start, len, head_len: 0, mapping: None })
     }
 
     fn map(len: usize) -> Option<Self> {
@@ -72,7 +77,60 @@ impl Region {
         // contents, which are zeros.
         let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
         let start = NonNull::new(start)?;
-        Some(Self { start, len, mapping: Some((mapped, mapped_len)) })
+        Some(Self { start, len, head_len: 0, mapping: Some((mapped, mapped_len)) })
+    }
+
+    /// The memory of a file, which outlives this process. Its space must have been reserved in full,
+    /// or a write to it could end the process.
+    ///
+    /// # Errors
+    ///
+    /// The system's, when it does not map the file.
+    pub(crate) fn shared(file: impl AsFd, head_len: usize, len: usize) -> io::Result<Arc<Self>> {
+        assert_eq!((head_len % ALIGN, len % ALIGN), (0, 0), "heads and files are whole pages");
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a mapping at an address of the kernel's choice touches no other memory. That others
+        // write to the file is excluded by the store's lock and the file's mode, as for its log.
+        let mapped = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(mapped.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Arc::new(Self { start, len, head_len, mapping: Some((mapped, len)) }))
+    }
+
+    /// Memory with a head, as [`shared`](Self::shared) gives it, that ends with this process.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn headed(head_len: usize, len: usize) -> Arc<Self> {
+        let mut region = Self::new(len);
+        Arc::get_mut(&mut region).expect("it was just made").head_len = head_len;
+        region
+    }
+
+    /// Writes to the front of the head, before anybody else knows the region.
+    pub(crate) fn write_head(region: &mut Arc<Self>, bytes: &[u8]) {
+        let region = Arc::get_mut(region).expect("a head is written before the region is shared");
+        assert!(bytes.len() <= region.head_len, "{} bytes of head", bytes.len());
+        // SAFETY: the bytes lie in the region, which nobody else can reach: the reference is unique.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), region.start.as_ptr(), bytes.len());
+        }
+    }
+
+    /// Stores a word of the head at once, in big-endian order. Whoever reads it later, in this process
+    /// or another, finds everything that was written before, and nothing that is written after it can
+    /// be found without it.
+    pub(crate) fn store(&self, at: usize, word: u64) {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.head_len, "no word of the head at {at}");
+        // SAFETY: the word is aligned and lies in the head, which is in no chunk; it lives as long as
+        // the region and is only used as an atomic once the region is shared.
+        let place = unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) };
+        place.swap(word.to_be(), Ordering::AcqRel);
+    }
+
+    /// All bytes as they are now: what another process would find.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
+        // SAFETY: the bytes lie in the region and are initialised. The simulation has one thread, and
+        // no part of the engine keeps a borrow of them between its steps.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }.to_vec()
     }
 
     /// Takes all of its memory now, so that no writer has to wait for the system to find some.
@@ -126,6 +184,11 @@ impl Chunk {
         self.len
     }
 
+    /// Which chunk of this region it is, counted from the first; `None` if it is of another one.
+    pub(crate) fn number_in(&self, region: &Arc<Region>) -> Option<usize> {
+        Arc::ptr_eq(&self.region, region).then(|| (self.start - region.head_len) / self.len)
+    }
+
     /// True when it is all of its region, so that dropping it frees memory.
     pub(crate) fn is_alone(&self) -> bool {
         self.len == self.region.len()
@@ -146,12 +209,13 @@ impl ChunkTail {
         Self { chunk: Arc::new(Chunk { region, start: 0, len }), frozen: 0 }
     }
 
-    /// Cuts a fresh region into chunks of `len` bytes.
+    /// Cuts a fresh region, behind its head, into chunks of `len` bytes.
     pub(crate) fn cut(region: &Arc<Region>, len: usize) -> Vec<Self> {
         assert_eq!(len % ALIGN, 0, "chunks are whole pages");
         assert_eq!(Arc::strong_count(region), 1, "a region is cut once, before it is shared");
-        (0..region.len() / len)
-            .map(|n| Chunk { region: Arc::clone(region), start: n * len, len })
+        let head_len = region.head_len;
+        (0..(region.len() - head_len) / len)
+            .map(|n| Chunk { region: Arc::clone(region), start: head_len + n * len, len })
             .map(|chunk| Self { chunk: Arc::new(chunk), frozen: 0 })
             .collect()
     }

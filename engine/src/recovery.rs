@@ -9,13 +9,21 @@
 //! tail of writes that nobody was told of, and the log is cut there. A read error is neither: it
 //! ends the opening.
 //!
+//! Before each step, what a killed process has left in shared memory goes to its place in the log (see
+//! `buffers`), so that the log is followed as if the process had written it all.
+//!
 //! A checkpoint may know segments that have been recycled since it was written: what the index has of
 //! their ends raises the minimum offsets. A segment that is missing where the log says that it begins
 //! is refused, since facts may live there; one that is missing or short in the middle costs its
 //! records.
 
+mod buffers;
+
 use std::{fmt, io};
 
+use buffers::Buffers;
+
+use crate::format::buffers::Head;
 use crate::format::changes;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::group::{Group, HEADER_LEN, Header};
@@ -43,6 +51,18 @@ pub(crate) trait LogSource {
     fn index_len(&mut self) -> io::Result<u64>;
     /// One of the two checkpoint files, if it exists.
     fn checkpoint(&mut self, slot: u32) -> io::Result<Option<Vec<u8>>>;
+    /// The head of the file with group buffers that the last life has left, if it counts.
+    fn buffers(&mut self) -> io::Result<Option<Head>> {
+        Ok(None)
+    }
+    /// As `read`, from that file.
+    fn read_buffers(&mut self, _at: u64, _dst: &mut [u8]) -> io::Result<usize> {
+        Ok(0)
+    }
+    /// Writes groups to a segment, durably. Memory and place are aligned as for any write of the log.
+    fn restore(&mut self, _ordinal: u64, _at: u64, _groups: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// What recovery gives to the shard.
@@ -67,6 +87,13 @@ pub struct RecoveryReport {
     pub damaged: u64,
     /// Records that are unreadable for it.
     pub unreadable: u64,
+    /// Groups that a killed process had left in shared memory, and that were missing in the log.
+    pub restored_groups: u64,
+    /// Bytes of these.
+    pub restored_bytes: u64,
+    /// What may have been acknowledged from shared memory that is gone, in bytes at most: the system
+    /// has stopped, or the file was removed. Its queue offsets are given out again.
+    pub lost_bytes_max: u64,
 }
 
 /// Why recovery stopped.
@@ -133,8 +160,10 @@ fn recover_from(
 ) -> Result<Recovered, RecoveryError> {
     let index_len = source.index_len()?.next_multiple_of(wide(PIECE_LEN));
     let first = ordinals.first().copied().unwrap_or(0);
+    let buffers = Buffers::find(geometry, source)?;
     let mut scan = Scan {
         geometry: *geometry,
+        buffers,
         window: Window::new(geometry, source, ordinals),
         views: Views::empty(first, Index::restored(index_len, 0)),
         report: RecoveryReport::default(),
@@ -156,6 +185,7 @@ fn recover_from(
 
 struct Scan<'a> {
     geometry: Geometry,
+    buffers: Buffers,
     window: Window<'a>,
     views: Views,
     report: RecoveryReport,
@@ -327,6 +357,7 @@ impl Scan<'_> {
 
     fn run(&mut self) -> Result<(), RecoveryError> {
         loop {
+            self.restore()?;
             let mut place = self.views.covered.next;
             let mut found = self.look(place)?;
             if self.rolled_at(place)? {
@@ -348,6 +379,23 @@ impl Scan<'_> {
                 }
             }
         }
+    }
+
+    /// Writes the groups that come next to the log, if they lie in shared memory and it lacks them.
+    fn restore(&mut self) -> io::Result<()> {
+        let source = &mut *self.window.source;
+        let Some(next) = self.buffers.behind(&self.views.covered, source)? else { return Ok(()) };
+        let place = next.place;
+        let there = self.header_at(place)?.is_some_and(|(_, crc)| crc == next.crc);
+        if there && matches!(self.look(place)?, Found::Next(_)) {
+            return Ok(());
+        }
+        let (bytes, groups) = self.buffers.run_from(&next);
+        self.window.restore(place, bytes)?;
+        self.first_of_next = None;
+        self.report.restored_groups += groups;
+        self.report.restored_bytes += wide(bytes.len());
+        Ok(())
     }
 
     fn note_damage(&mut self, place: Place) {
@@ -556,6 +604,15 @@ impl Scan<'_> {
             })?;
         }
         self.report.torn_bytes = end.saturating_sub(start.byte);
+        let left = self.buffers.newest_start();
+        if let Some(left) = left.filter(|left| *left > self.views.covered.sequence) {
+            tracing::error!(
+                shard = self.geometry.shard(),
+                from = %left,
+                log_end = %self.views.covered.sequence,
+                "groups in shared memory do not follow the log and are given up"
+            );
+        }
         if let Some(map) = self.views.maps.get_mut(&start.ordinal) {
             map.cut(start.byte);
         }
@@ -588,6 +645,23 @@ impl<'a> Window<'a> {
             from: 0,
             len: 0,
         }
+    }
+
+    /// Writes groups to the log; they are found there from now on.
+    fn restore(&mut self, place: Place, groups: &[u8]) -> io::Result<()> {
+        self.source.restore(place.ordinal, place.byte, groups)?;
+        let at = place.byte.checked_sub(self.from).map(index);
+        let known = self.ordinal == place.ordinal && place.byte < self.from + wide(self.len);
+        let Some(at) = at.filter(|_| known) else {
+            self.len = 0;
+            return Ok(());
+        };
+        let memory = self.memory.buffer().get_mut(..self.len).unwrap_or_default();
+        match memory.get_mut(at..at + groups.len()) {
+            Some(dst) => dst.copy_from_slice(groups),
+            None => self.len = at,
+        }
+        Ok(())
     }
 
     /// The bytes from `place` on: at least `len` of them unless the segment ends before.

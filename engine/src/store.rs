@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 
@@ -13,11 +13,13 @@ use crate::format::manifest::{FORMAT_VERSION, Manifest, ManifestError};
 use crate::layout::Geometry;
 use crate::recovery::{self, Recovered, RecoveryError, RecoveryReport};
 use crate::shard::Tail;
-use crate::shard::{CommitBy, Shard, ShardLimits, Start};
+use crate::shard::{Acknowledge, CommitBy, Shard, ShardLimits, Start};
 use crate::units::{EpochMillis, index};
 
 const MANIFEST_NAME: &str = "manifest";
 const LOCK_NAME: &str = "lock";
+/// Where Linux has shared memory.
+const BUFFER_DIR: &str = "/dev/shm";
 const SEGMENT_LEN_MIN: u64 = 1 << 20;
 const SEGMENT_LEN_MAX: u64 = 2 << 30;
 const SHARDS_MAX: u32 = 1024;
@@ -63,9 +65,16 @@ pub struct StoreOptions {
     /// `None`: what the store was given at its creation, [`DiskBudget::DEFAULT`].
     pub disk_budget: Option<DiskBudget>,
     /// Memory for what is read back from the device that all shards share evenly, in bytes; taken as
-    /// it is found that what was read is read again. `None`: each shard has the
-    /// [`cold_bytes`](ShardLimits::cold_bytes) of its limits.
+    /// it is used. `None`: each shard has the [`cold_bytes`](ShardLimits::cold_bytes) of its limits.
     pub cold_bytes: Option<usize>,
+    /// When appends count as acknowledged. `None`: as before, and durable in a new store. An existing
+    /// store of the other kind is switched: what its last life has left in shared memory is on the
+    /// device before anything of this life is.
+    pub acknowledge: Option<Acknowledge>,
+    /// The folder of the files in shared memory that a buffered store acknowledges from, one for each
+    /// shard with the [`tail_bytes`](ShardLimits::tail_bytes) of its limits. It must be in memory
+    /// (tmpfs) to be worth it, and the next opening must see the same one to find them.
+    pub buffer_dir: PathBuf,
     /// Memory, timing and age of each shard. Its [`disk_bytes`](ShardLimits::disk_bytes) are set
     /// from the budget, the same for each shard.
     pub limits: ShardLimits,
@@ -81,6 +90,8 @@ impl Default for StoreOptions {
             block_len: None,
             disk_budget: None,
             cold_bytes: None,
+            acknowledge: None,
+            buffer_dir: PathBuf::from(BUFFER_DIR),
             limits: ShardLimits::default(),
             commit_by: CommitBy::Durable,
         }
@@ -130,7 +141,7 @@ impl Store {
         lock(&lock_file, dir)?;
         probe_ring()?;
         let direct = takes_direct_writes(dir)?;
-        let manifest = match read_manifest(dir)? {
+        let mut manifest = match read_manifest(dir)? {
             Some(manifest) => manifest,
             None => {
                 refuse_orphans(dir)?;
@@ -138,6 +149,10 @@ impl Store {
             }
         };
         check(&manifest, options)?;
+        let acknowledge = options.acknowledge.unwrap_or(manifest.acknowledge);
+        if acknowledge == Acknowledge::Buffered {
+            switch(dir, &mut manifest, acknowledge)?;
+        }
         let mut limits = options.limits;
         limits.disk_bytes = shard_budget(dir, &manifest, options)?;
         if let Some(bytes) = options.cold_bytes {
@@ -153,8 +168,10 @@ impl Store {
             _lock: lock_file,
         };
         for shard in 0..manifest.shards {
-            store.open_shard(dir, shard, options, now)?;
+            store.open_shard(dir, shard, acknowledge, options, now)?;
         }
+        // Only now nothing is left in shared memory.
+        switch(dir, &mut store.manifest, acknowledge)?;
         Ok(store)
     }
 
@@ -162,20 +179,33 @@ impl Store {
         &mut self,
         dir: &Path,
         shard: u32,
+        acknowledge: Acknowledge,
         options: &StoreOptions,
         now: EpochMillis,
     ) -> Result<(), OpenError> {
         let geometry = Geometry::new(&self.manifest, shard);
         let mut files = ShardFiles::open(dir, &geometry, self.direct)?;
         let failed = |cause| io_error("read", &dir.join(format!("shard-{shard}")), cause);
-        let Recovered { views, saved, report } =
-            recovery::recover(&geometry, &mut files).map_err(|error| match error {
+        let last = files.last_epoch(self.manifest.store).map_err(failed)?;
+        let lost_bytes_max = files.find_buffers(&geometry, last)?;
+        let Recovered { views, saved, mut report } = recovery::recover(&geometry, &mut files)
+            .map_err(|error| match error {
                 RecoveryError::Io(cause) => failed(cause),
                 RecoveryError::Lost { .. } | RecoveryError::NoStart(_) => {
                     OpenError::Damaged(dir.to_owned(), error.to_string())
                 }
             })?;
-        let last = files.last_epoch(self.manifest.store).map_err(failed)?;
+        report.lost_bytes_max = lost_bytes_max;
+        if lost_bytes_max > 0 {
+            tracing::error!(
+                shard,
+                log_end = %views.covered.sequence,
+                lost_bytes_max,
+                "the system has stopped, or shared memory was removed, while the store acknowledged \
+                 from it: what was acknowledged behind the end of the log is lost, and its queue \
+                 offsets are given out again"
+            );
+        }
         if last.is_none() && !files.segments.is_empty() {
             tracing::error!(folder = %files.dir.display(), "the epoch file is missing or damaged");
         }
@@ -183,9 +213,21 @@ impl Store {
         // Durable before the first append, so that groups of this life never pass for older ones.
         files.store_epoch(self.manifest.store, epoch).map_err(failed)?;
         let segments = files.prepared();
-        let (tail, region) = Tail::new(&options.limits);
         let (limits, commit_by) = (options.limits, options.commit_by);
-        let start = Start { geometry, limits, commit_by, epoch, views, saved, segments, now };
+        let (tail, region) = match acknowledge {
+            Acknowledge::Durable => {
+                files.forget_buffers();
+                Tail::new(&limits)
+            }
+            Acknowledge::Buffered => {
+                let pool = Tail::pool(&limits);
+                let folder = &options.buffer_dir;
+                let (region, head) = files.make_buffers(folder, &geometry, epoch, pool)?;
+                Tail::buffered(&limits, region, head)
+            }
+        };
+        let start =
+            Start { geometry, limits, acknowledge, commit_by, epoch, views, saved, segments, now };
         let ring = RingShard::new(Shard::new(start, tail), files, region)
             .map_err(OpenError::RingForbidden)?;
         self.shards.push(ring);
@@ -213,6 +255,11 @@ impl Store {
     /// small group at a time.
     pub fn physical_block_len(&self) -> Option<u32> {
         self.physical_block
+    }
+
+    /// When appends count as acknowledged.
+    pub fn acknowledge(&self) -> Acknowledge {
+        self.manifest.acknowledge
     }
 
     /// False when the file system refuses direct writes and the page cache is used instead.
@@ -331,10 +378,27 @@ fn create(
     }
     let budget_bytes = DiskBudget::DEFAULT.bytes(dir)?.max(budget_min(shards, segment_len));
     let created_ms = now.get();
-    let manifest = Manifest { store, shards, segment_len, block_len, created_ms, budget_bytes };
-    replace(dir, MANIFEST_NAME, &manifest.encode())
-        .map_err(|cause| io_error("write", &dir.join(MANIFEST_NAME), cause))?;
+    let acknowledge = options.acknowledge.unwrap_or_default();
+    let manifest =
+        Manifest { store, shards, segment_len, block_len, created_ms, acknowledge, budget_bytes };
+    write_manifest(dir, &manifest)?;
     Ok(manifest)
+}
+
+fn write_manifest(dir: &Path, manifest: &Manifest) -> Result<(), OpenError> {
+    replace(dir, MANIFEST_NAME, &manifest.encode())
+        .map_err(|cause| io_error("write", &dir.join(MANIFEST_NAME), cause))
+}
+
+/// Makes a store durable or buffered from now on. While it says that it is buffered, versions that know
+/// nothing of that do not open it.
+fn switch(dir: &Path, manifest: &mut Manifest, acknowledge: Acknowledge) -> Result<(), OpenError> {
+    if manifest.acknowledge != acknowledge {
+        tracing::info!(from = ?manifest.acknowledge, to = ?acknowledge, "the store is switched");
+        manifest.acknowledge = acknowledge;
+        write_manifest(dir, manifest)?;
+    }
+    Ok(())
 }
 
 /// The smallest budget of a store: what its shards write to, what they prepare, and what they keep.

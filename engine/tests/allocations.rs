@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ringmq_engine::{
-    AppendError, Engine, EngineOptions, EpochMillis, QueueNo, RingShard, Sequence, ShardLimits,
-    Store, StoreOptions,
+    Acknowledge, AppendError, Engine, EngineOptions, EpochMillis, QueueNo, RingShard, Sequence,
+    ShardLimits, Store, StoreOptions,
 };
 
 struct Counting;
@@ -75,8 +75,9 @@ fn append(shard: &mut RingShard, queue: QueueNo, keep: u64, sent: &mut Sequence)
     }
 }
 
-fn open(dir: &Path) -> (RingShard, QueueNo) {
-    let store = Store::open(dir, &options(), 42, NOW).unwrap();
+fn open(dir: &Path, acknowledge: Acknowledge) -> (RingShard, QueueNo) {
+    let options = StoreOptions { acknowledge: Some(acknowledge), ..options() };
+    let store = Store::open(dir, &options, 42, NOW).unwrap();
     let mut shard = store.into_shards().shards.remove(0);
     let queue = loop {
         match shard.shard().open_queue(b"q", NOW) {
@@ -105,14 +106,19 @@ fn counted(shard: &mut RingShard, queue: QueueNo, count: usize, keep: u64) -> u6
 #[test]
 fn an_append_by_the_thread_that_owns_the_shard_allocates_nothing() {
     let _alone = ALONE.lock().unwrap();
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (mut shard, queue) = open(dir.path());
-    // Every chunk of the tail has been used, and every buffer has its size.
-    counted(&mut shard, queue, 30_000, 4);
-    let (many, one) = (counted(&mut shard, queue, 50_000, 4), counted(&mut shard, queue, 500, 0));
-    // A piece of the queue index holds the entries of some thousand appends.
-    assert!(many <= 50_000 / APPENDS_PER_PIECE, "{many} allocations in 50,000 appends");
-    assert_eq!(one, 0, "allocations in 500 appends, one in flight");
+    for acknowledge in [Acknowledge::Durable, Acknowledge::Buffered] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (mut shard, queue) = open(dir.path(), acknowledge);
+        // Every chunk of the tail has been used, and every buffer has its size.
+        counted(&mut shard, queue, 30_000, 4);
+        counted(&mut shard, queue, 20_000, 0);
+        let many = counted(&mut shard, queue, 50_000, 4);
+        let one = counted(&mut shard, queue, 500, 0);
+        // A piece of the queue index holds the entries of some thousand appends.
+        assert!(many <= 50_000 / APPENDS_PER_PIECE, "{many} allocations in 50,000 appends");
+        assert_eq!(one, 0, "allocations in 500 appends, one in flight, {acknowledge:?}");
+        shard.close(|| NOW).unwrap();
+    }
 }
 
 #[test]

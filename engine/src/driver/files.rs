@@ -5,6 +5,7 @@
 //! shard-0/index                  blocks that the views have put aside
 //! shard-0/changes.0, .1          changes of the views; a checkpoint says how far they count
 //! shard-0/checkpoint.0, .1       the newest two checkpoints
+//! shard-0/buffers                where the group buffers of a buffered store are
 //! shard-0/epoch                  the epoch of the newest life: magic 8, store id 16, epoch 8, checksum 4
 //! ```
 
@@ -18,7 +19,9 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom};
 
+use super::buffers::Left;
 use crate::error::OpenError;
+use crate::format::buffers::Head;
 use crate::format::bytes::{Put, Reader};
 use crate::layout::Geometry;
 use crate::op::FileId;
@@ -94,6 +97,10 @@ pub(crate) struct ShardFiles {
     pub(crate) changes: [OwnedFd; 2],
     pub(crate) segments: BTreeMap<u64, OwnedFd>,
     segment_len: u64,
+    /// What the last life has left in shared memory.
+    pub(super) left: Option<Left>,
+    /// The file of the group buffers, if there may be one.
+    pub(super) buffers: Option<PathBuf>,
 }
 
 impl ShardFiles {
@@ -118,6 +125,8 @@ impl ShardFiles {
             changes,
             segments: BTreeMap::new(),
             segment_len: geometry.segment_len(),
+            left: None,
+            buffers: None,
         };
         files.open_segments(store)?;
         Ok(files)
@@ -231,6 +240,35 @@ impl LogSource for ShardFiles {
             Err(cause) => Err(cause),
         }
     }
+
+    fn buffers(&mut self) -> io::Result<Option<Head>> {
+        Ok(self.left_head())
+    }
+
+    fn read_buffers(&mut self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+        self.read_left(at, dst)
+    }
+
+    fn restore(&mut self, ordinal: u64, at: u64, groups: &[u8]) -> io::Result<()> {
+        let file = self.segments.get(&ordinal).ok_or(io::ErrorKind::NotFound)?;
+        write_whole(file, at, groups)
+    }
+}
+
+/// Writes all of `src`, durably when it returns.
+fn write_whole(file: &OwnedFd, at: u64, src: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while let Some(rest) = src.get(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pwrite(file, rest, at + crate::units::wide(done)) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            // What a short write leaves must be aligned, or it is written again.
+            Ok(len) if len < rest.len() => done = (done + len) / 512 * 512,
+            Ok(len) => done += len,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(cause) => return Err(cause.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Fills `dst`; fewer bytes only at the end of the file.

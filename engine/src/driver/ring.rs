@@ -623,9 +623,12 @@ impl RingShard {
     ///
     /// As [`turn`](Self::turn).
     pub fn turn_blocking(&mut self, now: EpochMillis, timeout: Duration) -> io::Result<()> {
+        let committed = self.shard.committed();
         self.shard.input_drained(now);
         self.submit(now)?;
-        if !self.driver.jobs.is_empty() || self.driver.listening {
+        // In a buffered store that alone may be what the caller waits for.
+        let is_news = self.shard.committed() != committed;
+        if !is_news && (!self.driver.jobs.is_empty() || self.driver.listening) {
             let time = Timespec::from(timeout);
             let args = SubmitArgs::new().timespec(&time);
             match self.driver.ring.submitter().submit_with_args(1, &args) {
@@ -663,6 +666,7 @@ impl RingShard {
                 return Err(io::Error::other(cause.to_owned()));
             }
             if self.shard.is_closable() {
+                self.driver.files.forget_buffers();
                 return Ok(());
             }
             self.turn_blocking(now(), WAIT)?;

@@ -119,6 +119,7 @@ mod tests {
             segment_len: 1 << 20,
             block_len: 512,
             created_ms: 0,
+            acknowledge: crate::shard::Acknowledge::Durable,
             budget_bytes: 1 << 30,
         };
         let geometry = Geometry::new(&manifest, 1);

@@ -1,8 +1,13 @@
-//! The manifest: what a store is, written once when it is created.
+//! The manifest: what a store is, written when it is created and when its acknowledgement is changed.
 //!
 #![doc = include_str!("../../format/manifest.md")]
 
 use super::bytes::{Put, Reader};
+use crate::shard::Acknowledge;
+
+/// The feature bit of a store that acknowledges from shared memory: who does not know it would open the
+/// store without what a killed process has left there.
+const BUFFERED: u64 = 1;
 
 pub(crate) const FORMAT_VERSION: u32 = 2;
 /// FNV-1a over the topic's bytes, 32 bits. The name is stored, so that a change is noticed.
@@ -17,6 +22,7 @@ pub(crate) struct Manifest {
     pub(crate) segment_len: u64,
     pub(crate) block_len: u32,
     pub(crate) created_ms: i64,
+    pub(crate) acknowledge: Acknowledge,
     /// What the store may take of the disk when nobody says otherwise.
     pub(crate) budget_bytes: u64,
 }
@@ -39,7 +45,10 @@ impl Manifest {
         let mut out = Vec::with_capacity(CHECKED_LEN + 4);
         out.put_u64(MAGIC);
         out.put_u32(FORMAT_VERSION);
-        out.put_u64(0);
+        out.put_u64(match self.acknowledge {
+            Acknowledge::Durable => 0,
+            Acknowledge::Buffered => BUFFERED,
+        });
         out.put_u128(self.store);
         out.put_u32(self.shards);
         out.put_u64(self.segment_len);
@@ -62,7 +71,7 @@ impl Manifest {
             _ => return Err(ManifestError::Damaged),
         };
         // The version comes before the checksum: a newer format may end elsewhere.
-        if version > FORMAT_VERSION || features != 0 {
+        if version > FORMAT_VERSION || features & !BUFFERED != 0 {
             return Err(ManifestError::Newer(version));
         }
         if version < FORMAT_VERSION {
@@ -83,7 +92,9 @@ impl Manifest {
         if shards == 0 || block_len == 0 || segment_len == 0 {
             return Err(ManifestError::Damaged);
         }
-        Ok(Self { store, shards, segment_len, block_len, created_ms, budget_bytes })
+        let acknowledge =
+            if features & BUFFERED == 0 { Acknowledge::Durable } else { Acknowledge::Buffered };
+        Ok(Self { store, shards, segment_len, block_len, created_ms, acknowledge, budget_bytes })
     }
 }
 
@@ -98,13 +109,17 @@ mod tests {
             segment_len: 1 << 28,
             block_len: 512,
             created_ms: 5,
+            acknowledge: Acknowledge::Durable,
             budget_bytes: 1 << 40,
         }
     }
 
     #[test]
     fn a_manifest_reads_back() {
-        assert_eq!(Manifest::decode(&manifest().encode()), Ok(manifest()));
+        let buffered = Manifest { acknowledge: Acknowledge::Buffered, ..manifest() };
+        for manifest in [manifest(), buffered] {
+            assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
+        }
     }
 
     #[test]
@@ -112,6 +127,9 @@ mod tests {
         let mut bytes = manifest().encode();
         bytes[11] = 9;
         assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Newer(9)));
+        let mut other = manifest().encode();
+        other[19] = 2;
+        assert_eq!(Manifest::decode(&other), Err(ManifestError::Newer(FORMAT_VERSION)));
         bytes[11] = 1;
         assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Older(1)));
         for at in 20..88 {

@@ -1,6 +1,6 @@
 //! Appends: from a record to the open group.
 
-use super::{Shard, commit::PendingGroup};
+use super::{Acknowledge, Shard, commit::PendingGroup};
 use crate::error::AppendError;
 use crate::format::group::{self, ENTRY_LEN, Entry, HEADER_LEN, Header, Kind};
 use crate::format::payload::{self, QueueState};
@@ -326,7 +326,7 @@ impl Shard {
         let wanted = self.limits.group_bytes.min(prepared).max(len_min);
         let memory = self
             .tail
-            .memory_for(position, len_min, wanted, self.committed())
+            .memory_for(position, len_min, wanted, self.settled())
             .ok_or(AppendError::Backlogged)?;
         // The store's time never goes back; a clock that does is reported by whoever reads it.
         self.store_time = self.store_time.max(now);
@@ -360,22 +360,27 @@ impl Shard {
         let reserved = !self.segments.keeps_reserve(self.head, place, wide(len));
         self.segments.prepared(place) >= len
             && (!reserved || self.more_is_coming())
-            && self.tail.may_have_room(self.committed())
+            && self.tail.may_have_room(self.settled())
     }
 
-    /// Whether the device should get the open group now, although it is not full.
+    /// Whether the open group should be closed now, although it is not full. Where closing it is what
+    /// acknowledges it, it is: groups that lie back to back are written together.
     ///
+    /// Elsewhere it is closed when the device should get it.
     /// The first write goes out at once. Behind it a group waits until it has grown with the number
     /// of writes in flight, or until they are done: many small writes cost more than they gain, in
     /// flushes of the device and in answers that go out one by one.
     pub(super) fn may_close(&self) -> bool {
         let Some(open) = &self.open else { return true };
-        self.unwritten() == 0
+        if self.acknowledge == Acknowledge::Buffered {
+            return true;
+        }
+        self.unwritten == 0
             && self.writing < self.limits.writes_in_flight
             && open.used >= self.enough_for_another_write()
     }
 
-    fn enough_for_another_write(&self) -> usize {
+    pub(super) fn enough_for_another_write(&self) -> usize {
         const SECOND_WRITE: usize = 16 << 10;
         const GROWTH: usize = 4;
         match self.writing.checked_sub(1) {
@@ -399,7 +404,8 @@ impl Shard {
             position: open.position,
             epoch: self.epoch,
             sequence: self.appended.next(),
-            committed: self.committed(),
+            // A later group that is found after a crash proves this much: it must be on the device.
+            committed: self.settled(),
             store_time: open.store_time,
             records_len: 0,
             len: 0,
@@ -416,11 +422,11 @@ impl Shard {
         if !open.only_notes {
             self.last_data = header.sequence;
         }
-        self.tail.give_back(open.memory, open.position, header.sequence);
+        let survives = self.tail.give_back(open.memory, open.position, header.sequence);
         self.tail.give_table(open.table);
         self.stats.groups += 1;
         self.stats.log_bytes += wide(padded);
-        self.pending.push_back(PendingGroup::new(header, crc, open.place, data));
+        self.enqueue(PendingGroup::new(header, crc, open.place, data, survives));
         self.issue_writes();
     }
 

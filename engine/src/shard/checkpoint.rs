@@ -10,6 +10,9 @@
 //! A write that fails is tried again after a pause, at the same place: the run stands still until
 //! then, and the two checkpoints before it count on.
 //!
+//! A run may tell of groups that a buffered store has committed before they are durable. The small file
+//! waits for them: a checkpoint that names a group which a crash has taken would name a log that is not.
+//!
 //! Invariant: of the two changes files, a generation begins only in the one that no durable
 //! checkpoint names.
 
@@ -459,7 +462,8 @@ impl Shard {
         let Some(run) = &mut self.checkpoint.run else { return };
         let Some((through, index_next)) = run.through else { return };
         let waits = run.writes > 0 || run.replacing || !self.checkpoint.failed.is_empty();
-        if waits || !self.views.index.is_written(index_next) {
+        let is_ahead = self.durable < through.sequence;
+        if waits || is_ahead || !self.views.index.is_written(index_next) {
             return;
         }
         run.replacing = true;

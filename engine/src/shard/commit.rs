@@ -1,13 +1,21 @@
-//! Groups between their closing and the committed frontier.
+//! Groups between their closing and the frontiers: durable, committed, and kept, which is what a
+//! killed process leaves behind.
+//!
+//! In a durable store only what is durable is kept. In a buffered one a group is kept as soon as it lies
+//! whole in shared memory, so that `kept`, and with it `committed`, runs ahead of `durable`. What is
+//! *settled* is committed and durable: only that may leave memory, be named by a header as proven, or
+//! be the reason for a segment to go.
+//!
+//! Invariants: `durable <= kept`, `committed <= kept <= appended`, and none moves back but by a cut.
 
 use std::io;
 
-use super::{CommitBy, Purpose, Shard};
+use super::{Acknowledge, CommitBy, Purpose, Shard};
 use crate::format::group::{Group, Header};
 use crate::layout::Place;
 use crate::mem::RecordSlice;
 use crate::op::{FileId, Op};
-use crate::units::{Sequence, index};
+use crate::units::{Sequence, index, wide};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -16,26 +24,62 @@ enum State {
     Durable,
 }
 
-/// A closed group that is not committed.
+/// A closed group that is not both committed and durable.
 pub(super) struct PendingGroup {
     header: Header,
     header_crc: u32,
     place: Place,
     data: RecordSlice,
     state: State,
+    /// It lies where a killed process leaves it.
+    survives: bool,
 }
 
 impl PendingGroup {
-    pub(super) fn new(header: Header, header_crc: u32, place: Place, data: RecordSlice) -> Self {
-        Self { header, header_crc, place, data, state: State::Closed }
+    pub(super) fn new(
+        header: Header,
+        header_crc: u32,
+        place: Place,
+        data: RecordSlice,
+        survives: bool,
+    ) -> Self {
+        Self { header, header_crc, place, data, state: State::Closed, survives }
+    }
+
+    /// Where the group behind it lies if it follows in the same segment.
+    fn end(&self) -> Place {
+        Place { byte: self.place.byte + wide(self.data.len()), ..self.place }
     }
 }
 
+/// Closed groups that one write takes to the device.
+struct Run {
+    groups: usize,
+    data: RecordSlice,
+    /// No group that is closed later can join it.
+    is_final: bool,
+}
+
 impl Shard {
-    /// Closed groups that no write has been issued for.
-    pub(super) fn unwritten(&self) -> usize {
-        let groups = self.pending.iter().rev();
-        groups.take_while(|group| group.state == State::Closed).count()
+    /// What need not be kept for the device or for its commit any more: everything up to this group
+    /// is committed and durable.
+    pub(super) fn settled(&self) -> Sequence {
+        self.committed().min(self.durable)
+    }
+
+    fn at(&self, sequence: Sequence) -> Option<usize> {
+        let front = self.pending.front()?.header.sequence;
+        sequence.get().checked_sub(front.get()).map(index)
+    }
+
+    fn group(&self, sequence: Sequence) -> Option<&PendingGroup> {
+        self.pending.get(self.at(sequence)?)
+    }
+
+    /// Takes a group that was closed.
+    pub(super) fn enqueue(&mut self, group: PendingGroup) {
+        self.pending.push_back(group);
+        self.unwritten += 1;
     }
 
     /// Hands closed groups to the device, in order, while it has free slots.
@@ -43,30 +87,66 @@ impl Shard {
         if self.poison.is_some() {
             return;
         }
-        let mut unwritten = self.unwritten();
-        while self.writing < self.limits.writes_in_flight && unwritten > 0 {
-            let at = self.pending.len() - unwritten;
-            let Some(group) = self.pending.get_mut(at) else { return };
-            group.state = State::Writing;
-            let (sequence, place, data) = (group.header.sequence, group.place, group.data.clone());
-            let id = self.op(Purpose::Group(sequence));
+        while self.writing < self.limits.writes_in_flight {
+            let Some(Run { groups, data, is_final }) = self.next_run() else { return };
+            // Elsewhere a group that is small for its write is not closed yet.
+            let waits = self.acknowledge == Acknowledge::Buffered
+                && !is_final
+                && data.len() < self.enough_for_another_write();
+            if waits {
+                return;
+            }
+            let at = self.pending.len() - self.unwritten;
+            let Some(first) = self.pending.get(at) else { return };
+            let (sequence, place) = (first.header.sequence, first.place);
+            self.pending.range_mut(at..at + groups).for_each(|group| group.state = State::Writing);
+            let id = self.op(Purpose::Groups { first: sequence, count: groups });
             let file = FileId::Segment(place.ordinal);
             self.ops.push_back(Op::Write { id, file, at: place.byte, data });
             self.writing += 1;
-            unwritten -= 1;
+            self.unwritten -= groups;
         }
     }
 
-    pub(super) fn group_written(&mut self, sequence: Sequence, result: io::Result<usize>) {
+    /// The oldest closed groups that no write has been issued for, as far as they go together: one,
+    /// or in a buffered store, where they are many and small, those that lie back to back.
+    fn next_run(&self) -> Option<Run> {
+        let mut closed = self.pending.range(self.pending.len() - self.unwritten..);
+        let first = closed.next()?;
+        let mut run = Run { groups: 1, data: first.data.clone(), is_final: true };
+        if self.acknowledge == Acknowledge::Durable {
+            return Some(run);
+        }
+        let mut end = first.end();
+        for group in closed {
+            let fits = run.data.len() + group.data.len() <= self.limits.group_bytes;
+            if !fits || group.place != end || !run.data.join(&group.data) {
+                return Some(run);
+            }
+            run.groups += 1;
+            end = group.end();
+        }
+        Some(Run { is_final: false, ..run })
+    }
+
+    pub(super) fn groups_written(
+        &mut self,
+        first: Sequence,
+        count: usize,
+        result: io::Result<usize>,
+    ) {
         self.writing -= 1;
-        let Some(group) = self.pending.iter_mut().find(|group| group.header.sequence == sequence)
-        else {
-            return;
-        };
+        let Some(at) = self.at(first) else { return };
         match result {
             Ok(len) => {
-                assert_eq!(len, group.data.len(), "drivers complete a write as a whole");
-                group.state = State::Durable;
+                let groups = self.pending.range_mut(at..at + count);
+                let written: usize = groups
+                    .map(|group| {
+                        group.state = State::Durable;
+                        group.data.len()
+                    })
+                    .sum();
+                assert_eq!(len, written, "drivers complete a write as a whole");
             }
             // The kernel may have dropped what it was given: a retry that succeeds proves nothing.
             Err(cause) => self.fail("writing the log", &cause),
@@ -74,34 +154,60 @@ impl Shard {
         if self.poison.is_some() {
             return;
         }
-        let durable = self.pending.iter().take_while(|group| group.state == State::Durable);
-        if let Some(last) = durable.last() {
-            assert!(self.durable <= last.header.sequence, "the durable frontier went back");
-            self.durable = self.durable.max(last.header.sequence);
+        while let Some(group) = self.group(self.durable.next())
+            && group.state == State::Durable
+        {
+            self.durable_end = group.end();
+            self.durable = self.durable.next();
         }
-        if self.commit_by == CommitBy::Durable {
-            self.commit(self.durable);
-        }
+        self.commit_kept();
         self.issue_writes();
     }
 
+    /// Moves the frontier of what outlives the process, and commits that unless the caller decides.
+    pub(super) fn commit_kept(&mut self) {
+        if self.poison.is_some() {
+            return;
+        }
+        self.kept = self.kept.max(self.durable);
+        while let Some(group) = self.group(self.kept.next())
+            && (group.survives || group.state == State::Durable)
+        {
+            self.kept = self.kept.next();
+        }
+        match self.commit_by {
+            CommitBy::Durable => self.commit(self.kept),
+            CommitBy::Caller => self.drop_settled(),
+        }
+    }
+
     /// Moves the committed frontier of a store opened with [`CommitBy::Caller`]. It stops at the
-    /// durable frontier and never moves back.
+    /// frontier of what outlives the process, [`kept`](Self::kept), and never moves back.
     pub fn commit_through(&mut self, sequence: Sequence) {
-        self.commit(sequence.min(self.durable));
+        self.commit(sequence.min(self.kept));
         self.signal_room();
     }
 
     fn commit(&mut self, through: Sequence) {
-        while let Some(group) = self.pending.front() {
-            if group.header.sequence > through {
-                return;
-            }
-            let Some(group) = self.pending.pop_front() else { return };
-            self.noted = self.noted.max(group.header.committed);
+        while self.committed() < through
+            && let Some(at) = self.at(self.committed().next())
+            && let Some(ordinal) = self.pending.get(at).map(|group| group.place.ordinal)
+        {
+            self.hurry_checkpoint(ordinal);
+            let Some(group) = self.pending.get(at) else { return };
             let parsed = Group::trusted(&group.data, group.header, group.header_crc);
-            self.hurry_checkpoint(group.place.ordinal);
             self.views.apply(&parsed, group.place, group.data.len(), false, &mut self.woken);
+        }
+        self.drop_settled();
+    }
+
+    fn drop_settled(&mut self) {
+        let settled = self.settled();
+        while let Some(group) = self.pending.front()
+            && group.header.sequence <= settled
+        {
+            self.noted = self.noted.max(group.header.committed);
+            self.pending.pop_front();
         }
     }
 
@@ -125,17 +231,20 @@ impl Shard {
             self.tail.abandon(open);
         }
         self.pending.retain(|group| group.header.sequence <= sequence);
+        // Nothing is being written, so that what is not durable is what waits to be.
+        self.unwritten = index(sequence.get().saturating_sub(self.durable.get()));
         let (head, crc) = self.pending.back().map_or_else(
             || (self.views.covered.next, self.views.covered.header_crc),
-            |group| {
-                let end = group.place.byte + crate::units::wide(group.data.len());
-                (Place { byte: end, ..group.place }, group.header_crc)
-            },
+            |group| (group.end(), group.header_crc),
         );
         self.head = head;
         self.previous_crc = crc;
         self.appended = sequence;
-        self.durable = self.durable.min(sequence);
+        if sequence < self.durable {
+            self.durable = sequence;
+            self.durable_end = head;
+        }
+        self.kept = self.kept.min(sequence);
         self.epoch = epoch;
         self.tail.cut(self.position(head), sequence);
         self.take_views_back();
@@ -144,10 +253,11 @@ impl Shard {
 
     /// What appends have changed ahead of the commit goes back, then what is kept is counted anew.
     fn take_views_back(&mut self) {
-        self.retention.start_over();
+        let committed = self.committed();
+        self.retention.start_over(committed);
         self.repeats.clear();
         self.views.take_back();
-        for group in &self.pending {
+        for group in self.pending.iter().filter(|group| committed < group.header.sequence) {
             let parsed = Group::trusted(&group.data, group.header, group.header_crc);
             for record in parsed.records() {
                 self.views.reappend(&record, group.header.sequence);
@@ -155,7 +265,7 @@ impl Shard {
         }
     }
 
-    /// Bytes of closed groups that wait for the device or for their commit.
+    /// Bytes of closed groups that wait for the device or for their commit. Takes a look at each.
     pub fn backlog_bytes(&self) -> usize {
         self.pending.iter().map(|group| index(u64::from(group.header.len))).sum()
     }

@@ -2,8 +2,10 @@
 //!
 //! Appends copy into the open group. A group closes when it is full, or when the device has a free
 //! slot and the driver says that no more input waits; up to four writes are in flight and complete
-//! in any order. Frontiers are sequences of groups: `appended >= durable >= committed`. Views,
-//! acknowledgements, waiters and checkpoints follow the committed one, never the others.
+//! in any order. Frontiers are sequences of groups: `appended >= kept >= committed`, and
+//! `kept >= durable`. Views, acknowledgements and waiters follow the committed one, never the others;
+//! what cannot be taken back, such as a checkpoint or the end of a segment, waits for the durable one
+//! as well, which in a buffered store comes later.
 //!
 //! Nothing here calls the operating system, reads the clock or draws random numbers: time comes in
 //! as an argument, operations go out through [`Shard::next_op`], results come in through
@@ -91,10 +93,23 @@ impl Default for ShardLimits {
     }
 }
 
+/// When an append may be acknowledged: what it outlives then. A property of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Acknowledge {
+    /// When it is on the device: nothing that was acknowledged is lost by any crash.
+    #[default]
+    Durable,
+    /// When it lies in shared memory, which a killed process leaves to the next opening. A crash of
+    /// the system or a power cut can cost the last moments, as far as the memory for groups reaches
+    /// ([`tail_bytes`](ShardLimits::tail_bytes)); what is left then is the log's prefix.
+    Buffered,
+}
+
 /// Who moves the committed frontier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommitBy {
-    /// The device: what is durable is committed.
+    /// Nobody holds it back: what is durable is committed, or in a buffered store what lies in
+    /// shared memory.
     #[default]
     Durable,
     /// The caller, through [`Shard::commit_through`], such as a consensus library.
@@ -134,7 +149,10 @@ pub struct ShardStats {
 
 /// What an operation was for, until it completes.
 enum Purpose {
-    Group(Sequence),
+    Groups {
+        first: Sequence,
+        count: usize,
+    },
     Create {
         ordinal: u64,
     },
@@ -181,6 +199,7 @@ enum Purpose {
 pub struct Shard {
     geometry: Geometry,
     limits: ShardLimits,
+    acknowledge: Acknowledge,
     commit_by: CommitBy,
     epoch: u64,
     /// The group that gets the next append, if one is open.
@@ -188,12 +207,19 @@ pub struct Shard {
     /// Sequence of the newest closed group.
     appended: Sequence,
     durable: Sequence,
+    /// Where the last durable group ends.
+    durable_end: Place,
+    /// The newest group that a killed process leaves behind with all before it.
+    kept: Sequence,
     /// Where the next group starts, unless it does not fit its segment.
     head: Place,
     previous_crc: u32,
     store_time: EpochMillis,
-    /// Closed groups that are not committed, oldest first.
+    /// Closed groups that are not both committed and durable, oldest first.
     pending: VecDeque<PendingGroup>,
+    /// The newest of them, which no write has been issued for.
+    unwritten: usize,
+    /// Writes in flight.
     writing: usize,
     tail: Tail,
     cold: Cold,
@@ -221,6 +247,7 @@ pub struct Shard {
 pub(crate) struct Start {
     pub(crate) geometry: Geometry,
     pub(crate) limits: ShardLimits,
+    pub(crate) acknowledge: Acknowledge,
     pub(crate) commit_by: CommitBy,
     pub(crate) epoch: u64,
     pub(crate) views: Views,
@@ -232,7 +259,8 @@ pub(crate) struct Start {
 
 impl Shard {
     pub(crate) fn new(start: Start, tail: Tail) -> Self {
-        let Start { geometry, limits, commit_by, epoch, views, saved, segments, now } = start;
+        let Start { geometry, limits, acknowledge, commit_by, epoch, views, saved, segments, now } =
+            start;
         let covered = views.covered;
         let unreadable = views.unreadable;
         // A checkpoint counts as the newest one only if nothing had to be replayed behind it.
@@ -244,18 +272,22 @@ impl Shard {
         let mut shard = Self {
             geometry,
             limits,
+            acknowledge,
             commit_by,
             epoch,
             open: None,
             appended: covered.sequence,
             durable: covered.sequence,
+            durable_end: covered.next,
+            kept: covered.sequence,
             head: covered.next,
             previous_crc: covered.header_crc,
             store_time: covered.store_time,
             pending: VecDeque::new(),
+            unwritten: 0,
             writing: 0,
             tail,
-            cold: Cold::new(geometry.segment_len(), limits.cold_bytes),
+            cold: Cold::new(geometry.segment_len()),
             segments: Segments::new(&kept, segment_len, reserve),
             views,
             blocks: BlockReads::default(),
@@ -332,6 +364,12 @@ impl Shard {
         self.views.facts.awaited(key)
     }
 
+    /// The group that the committed value of a fact came with.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn fact_sequence(&self, key: &[u8]) -> Option<Sequence> {
+        self.views.facts.state(key).map(|state| state.sequence)
+    }
+
     /// True while the newest value of a fact is staged only.
     pub fn fact_is_staged(&self, key: &[u8]) -> bool {
         self.views.facts.is_staged(key)
@@ -354,8 +392,8 @@ impl Shard {
         self.views.facts.behind(Some(key)).map(|(key, state)| (key, state.value))
     }
 
-    /// The committed frontier: everything that was given this sequence or a lower one is durable,
-    /// visible, and may be acknowledged.
+    /// The committed frontier: everything that was given this sequence or a lower one is kept (see
+    /// [`Acknowledge`]), visible, and may be acknowledged.
     pub fn committed(&self) -> Sequence {
         self.views.covered.sequence
     }
@@ -370,9 +408,20 @@ impl Shard {
         self.appended
     }
 
-    /// The durable frontier, at or above the committed one.
+    /// The durable frontier. At or above the committed one, unless the store is buffered.
     pub fn durable(&self) -> Sequence {
         self.durable
+    }
+
+    /// The frontier of what a killed process leaves behind, at or above the committed one: the durable
+    /// one, or in a buffered store what lies in shared memory.
+    pub fn kept(&self) -> Sequence {
+        self.kept
+    }
+
+    /// When appends to this shard may be acknowledged.
+    pub fn acknowledge(&self) -> Acknowledge {
+        self.acknowledge
     }
 
     /// Why the shard refuses appends, once a write has failed.
@@ -423,7 +472,7 @@ impl Shard {
         let Completion { id, result, buffer } = completion;
         let Some(purpose) = self.purposes.try_remove(index(id.0)) else { return };
         match purpose {
-            Purpose::Group(sequence) => self.group_written(sequence, result),
+            Purpose::Groups { first, count } => self.groups_written(first, count, result),
             Purpose::Create { ordinal } => self.segment_created(ordinal, result, now),
             Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result, now),
             Purpose::Populate { buffers } => self.cold.take_memory(buffers),
@@ -443,12 +492,16 @@ impl Shard {
         self.signal_room();
     }
 
-    /// Says that no more input is waiting: what is open may go to the device now.
+    /// Says that no more input is waiting: what is open may go to the device now. In a buffered store
+    /// it is acknowledged with that.
     pub fn input_drained(&mut self, now: EpochMillis) {
         // What retention appends goes out with this group.
         self.retain(now);
         if self.may_close() {
             self.close_group();
+        }
+        if self.acknowledge == Acknowledge::Buffered {
+            self.commit_kept();
         }
         self.checkpoint_if_due(now);
         self.prepare_more();

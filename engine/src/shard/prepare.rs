@@ -163,7 +163,7 @@ impl Shard {
         }
         let ahead = (ordinal - self.head.ordinal) * self.segments.len + prepared;
         let ahead = ahead.saturating_sub(self.head.byte);
-        let others_wait = self.unwritten() > 0 || self.cold.is_loading();
+        let others_wait = self.unwritten > 0 || self.cold.is_loading();
         if ahead >= AHEAD_MIN && others_wait {
             return;
         }

@@ -3,8 +3,8 @@
 //! In this order, each step a bounded part per turn:
 //!
 //! 1. **Sweep.** Facts and queue states whose newest record lies in the segment are appended again at
-//!    the head, then a trim says up to which segment that was done. To do it seldom, a sweep clears an
-//!    eighth of the kept segments at once.
+//!    the head, then a trim says up to which segment that was done, and has to be on the device. To do
+//!    it seldom, a sweep clears an eighth of the kept segments at once.
 //! 2. **Checkpoints.** Two durable ones replay from behind the segment.
 //! 3. **Ends.** What the index has about the segment (see `view::ends`) raises the minimum offset of
 //!    the queues that had records there; the embedder learns which through
@@ -114,9 +114,16 @@ impl Retention {
         self.blocked
     }
 
-    /// What was appended again may have been cut off.
-    pub(super) fn start_over(&mut self) {
-        self.sweep = Sweep::Idle;
+    /// What was appended again behind this group has been cut off.
+    pub(super) fn start_over(&mut self, committed: Sequence) {
+        if !matches!(self.sweep, Sweep::Waiting(trim) if trim <= committed) {
+            self.sweep = Sweep::Idle;
+        }
+    }
+
+    /// A trim is not on the device yet, although it may be committed.
+    fn awaits_trim(&self) -> bool {
+        matches!(self.sweep, Sweep::Waiting(_))
     }
 }
 
@@ -183,7 +190,7 @@ impl Shard {
             return false;
         }
         let first = self.views.first;
-        if self.views.trimmed <= first {
+        if self.views.trimmed <= first || self.retention.awaits_trim() {
             return self.sweep(now);
         }
         if self.checkpoint.replay_ordinal() <= first {
@@ -222,11 +229,11 @@ impl Shard {
             // A refusal is no harm: the next turn goes on where this one has stopped.
             Sweep::Facts { .. } | Sweep::Queues { .. } => self.sweep_more(now).is_ok(),
             Sweep::Waiting(sequence) => {
-                let committed = self.committed() >= *sequence;
-                if committed {
+                let settled = self.settled() >= *sequence;
+                if settled {
                     self.retention.sweep = Sweep::Idle;
                 }
-                committed
+                settled
             }
         }
     }

@@ -5,14 +5,19 @@
 //! its distance from the chunk's first one. A chunk is used again once all its groups are
 //! committed and no reader holds a slice of it. An append never waits for a reader: chunks that
 //! readers hold are set aside, and a bounded number of further ones is taken in their place.
+//!
+//! In a buffered store the chunks of the pool lie in shared memory, each with a mark that says how many
+//! bytes of whole groups it holds. Groups in other memory, which are those that no chunk has room for
+//! and those in chunks taken in place of pinned ones, are not marked: they count once they are durable.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::ShardLimits;
 use super::append::OpenGroup;
+use crate::format::buffers::{Head, Mark};
 use crate::mem::{Chunk, ChunkTail, RecordSlice, Region};
-use crate::units::{LogOffset, Sequence, index};
+use crate::units::{LogOffset, Sequence, index, narrow};
 
 /// The length of a chunk, unless four of them would be more than the shard's budget.
 const CHUNK_LEN_MAX: usize = 1 << 20;
@@ -22,8 +27,41 @@ struct TailChunk {
     base: LogOffset,
     chunk: Arc<Chunk>,
     frozen: usize,
+    first: Sequence,
     last: Sequence,
     is_large: bool,
+}
+
+/// Says in shared memory what lies there.
+struct Marks {
+    region: Arc<Region>,
+    head: Head,
+}
+
+impl Marks {
+    /// Where the mark of a chunk lies, if it has one.
+    fn place(&self, chunk: &Chunk) -> Option<usize> {
+        chunk.number_in(&self.region).map(|number| self.head.mark_at(narrow(number)))
+    }
+
+    /// What the chunk holds counts no more. It is said before anything of it is written over.
+    fn clear(&self, chunk: &Chunk) {
+        if let Some(at) = self.place(chunk) {
+            self.region.store(at, 0);
+        }
+    }
+
+    /// The groups that the chunk holds count from now on. True when it is in shared memory.
+    fn set(&self, chunk: &TailChunk, is_new: bool) -> bool {
+        let Some(at) = self.place(&chunk.chunk) else { return false };
+        let mark = Mark { len: narrow(chunk.frozen), position: chunk.base, sequence: chunk.first };
+        if is_new {
+            self.region.store(at + 8, mark.position.get().cast_unsigned());
+            self.region.store(at + 16, mark.sequence.get());
+        }
+        self.region.store(at, mark.word());
+        true
+    }
 }
 
 pub(crate) struct Tail {
@@ -39,18 +77,42 @@ pub(crate) struct Tail {
     large_bytes: usize,
     large_bytes_max: usize,
     table: Vec<u8>,
+    marks: Option<Marks>,
 }
 
 impl Tail {
     /// The pool and its region, which a driver may register with the kernel.
     pub(crate) fn new(limits: &ShardLimits) -> (Self, Arc<Region>) {
-        let chunk_len = (limits.tail_bytes / 4).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX);
-        let chunk_len = chunk_len.next_multiple_of(CHUNK_LEN_MIN);
-        let pool = (limits.tail_bytes / chunk_len).max(4);
+        let (pool, chunk_len) = Self::pool(limits);
         let region = Region::new(pool * chunk_len);
         region.touch();
-        let free = ChunkTail::cut(&region, chunk_len);
-        let tail = Self {
+        (Self::of(limits, &region), region)
+    }
+
+    /// As [`new`](Self::new), in memory that outlives the process and has this head.
+    pub(crate) fn buffered(
+        limits: &ShardLimits,
+        mut region: Arc<Region>,
+        head: Head,
+    ) -> (Self, Arc<Region>) {
+        region.touch();
+        Region::write_head(&mut region, &head.encode());
+        let mut tail = Self::of(limits, &region);
+        tail.marks = Some(Marks { region: Arc::clone(&region), head });
+        (tail, region)
+    }
+
+    /// Number and length of the chunks that the limits allow.
+    pub(crate) fn pool(limits: &ShardLimits) -> (usize, usize) {
+        let chunk_len = (limits.tail_bytes / 4).clamp(CHUNK_LEN_MIN, CHUNK_LEN_MAX);
+        let chunk_len = chunk_len.next_multiple_of(CHUNK_LEN_MIN);
+        ((limits.tail_bytes / chunk_len).max(4), chunk_len)
+    }
+
+    fn of(limits: &ShardLimits, region: &Arc<Region>) -> Self {
+        let (pool, chunk_len) = Self::pool(limits);
+        let free = ChunkTail::cut(region, chunk_len);
+        Self {
             current: None,
             free,
             chunks: VecDeque::new(),
@@ -61,20 +123,21 @@ impl Tail {
             large_bytes: 0,
             large_bytes_max: limits.large_bytes,
             table: Vec::new(),
-        };
-        (tail, region)
+            marks: None,
+        }
     }
 
-    /// Memory for a group of at least `len_min` and, if it comes cheap, `wanted` bytes.
+    /// Memory for a group of at least `len_min` and, if it comes cheap, `wanted` bytes. Chunks whose
+    /// groups are settled, which is committed and durable, may be used again.
     pub(super) fn memory_for(
         &mut self,
         position: LogOffset,
         len_min: usize,
         wanted: usize,
-        committed: Sequence,
+        settled: Sequence,
     ) -> Option<ChunkTail> {
         if len_min > self.chunk_len {
-            let memory = self.take_large(len_min, committed)?;
+            let memory = self.take_large(len_min, settled)?;
             self.current = None;
             return Some(memory);
         }
@@ -86,17 +149,20 @@ impl Tail {
         if follows && self.current.as_ref().is_some_and(|current| current.room() >= enough) {
             return self.current.take();
         }
-        let memory = self.take_chunk(committed)?;
+        let memory = self.take_chunk(settled)?;
+        if let Some(marks) = &self.marks {
+            marks.clear(memory.chunk());
+        }
         self.current = None;
         Some(memory)
     }
 
-    fn take_large(&mut self, len: usize, committed: Sequence) -> Option<ChunkTail> {
+    fn take_large(&mut self, len: usize, settled: Sequence) -> Option<ChunkTail> {
         let mut at = 0;
         while self.large_bytes + len > self.large_bytes_max {
             let chunk = self.chunks.get(at)?;
             let unused = Arc::strong_count(&chunk.chunk) == 1;
-            if chunk.is_large && chunk.last <= committed && unused {
+            if chunk.is_large && chunk.last <= settled && unused {
                 self.large_bytes -= chunk.chunk.len();
                 self.chunks.remove(at);
             } else {
@@ -108,7 +174,7 @@ impl Tail {
         Some(memory)
     }
 
-    fn take_chunk(&mut self, committed: Sequence) -> Option<ChunkTail> {
+    fn take_chunk(&mut self, settled: Sequence) -> Option<ChunkTail> {
         if let Some(free) = self.free.pop() {
             return Some(free);
         }
@@ -121,7 +187,7 @@ impl Tail {
             return Some(memory);
         }
         // The newest chunk is the current one and stays.
-        while self.chunks.front().is_some_and(|oldest| oldest.last <= committed) {
+        while self.chunks.front().is_some_and(|oldest| oldest.last <= settled) {
             let Some(oldest) = self.chunks.pop_front() else { break };
             if self.chunks.is_empty() {
                 self.current = None;
@@ -164,9 +230,16 @@ impl Tail {
         });
     }
 
-    /// Takes the memory of a group that was closed: `position` is where the group starts.
-    pub(super) fn give_back(&mut self, memory: ChunkTail, position: LogOffset, last: Sequence) {
+    /// Takes the memory of a group that was closed: `position` is where the group starts. True when
+    /// the group survives this process from now on.
+    pub(super) fn give_back(
+        &mut self,
+        memory: ChunkTail,
+        position: LogOffset,
+        last: Sequence,
+    ) -> bool {
         self.drop_unpinned_large();
+        let mut is_new = false;
         let frozen = memory.frozen();
         let is_large = memory.chunk().len() != self.chunk_len;
         match self.chunks.back_mut() {
@@ -176,10 +249,21 @@ impl Tail {
             }
             _ => {
                 let chunk = Arc::clone(memory.chunk());
-                self.chunks.push_back(TailChunk { base: position, chunk, frozen, last, is_large });
+                let base = position;
+                self.chunks.push_back(TailChunk {
+                    base,
+                    chunk,
+                    frozen,
+                    first: last,
+                    last,
+                    is_large,
+                });
+                is_new = true;
             }
         }
         self.current = (!is_large).then_some(memory);
+        let marked = self.marks.as_ref().zip(self.chunks.back());
+        marked.is_some_and(|(marks, chunk)| marks.set(chunk, is_new))
     }
 
     /// Takes the memory of an open group that is given up.
@@ -197,6 +281,9 @@ impl Tail {
         self.current = None;
         while self.chunks.back().is_some_and(|newest| newest.base >= end) {
             let Some(newest) = self.chunks.pop_back() else { return };
+            if let Some(marks) = &self.marks {
+                marks.clear(&newest.chunk);
+            }
             match ChunkTail::recycle(newest.chunk) {
                 Ok(memory) if memory.chunk().len() == self.chunk_len => self.free.push(memory),
                 Ok(memory) => self.large_bytes -= memory.chunk().len(),
@@ -208,6 +295,9 @@ impl Tail {
             newest.frozen = newest.frozen.min(index(
                 u64::try_from(end.get() - newest.base.get()).expect("it starts before the end"),
             ));
+            if let Some(marks) = &self.marks {
+                marks.set(newest, false);
+            }
         }
     }
 
@@ -230,9 +320,9 @@ impl Tail {
         self.chunks.front().map(|chunk| chunk.base)
     }
 
-    pub(super) fn may_have_room(&self, committed: Sequence) -> bool {
+    pub(super) fn may_have_room(&self, settled: Sequence) -> bool {
         !self.free.is_empty()
-            || self.chunks.front().is_some_and(|oldest| oldest.last <= committed)
+            || self.chunks.front().is_some_and(|oldest| oldest.last <= settled)
             || self.pinned.iter().any(|chunk| Arc::strong_count(chunk) == 1)
             || self.current.as_ref().is_some_and(|current| current.room() >= self.chunk_len / 8)
     }

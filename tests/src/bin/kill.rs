@@ -1,10 +1,11 @@
-//! SIGKILL under load, on real files and a real ring: `kill --folder DIR [--kills N]`.
+//! SIGKILL under load, on real files and a real ring: `kill --folder DIR [--kills N] [--ack buffered]`.
 //!
 //! The program starts itself as a child that embeds the engine: it appends to some queues of two
 //! shards and tells, line by line, what is committed. The parent kills it after a random number of
 //! lines, every third time soon after it has opened, so that the second crash comes right behind the
 //! first one's recovery. Then it opens the store itself and looks for everything that was told, at its
-//! queue and offset. It ends with 1 when anything is missing.
+//! queue and offset. It ends with 1 when anything is missing. A buffered store may have told of what
+//! only lies in shared memory; how many groups were restored from there is printed.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line")]
 
@@ -13,15 +14,15 @@ use std::{
     env,
     error::Error,
     io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
     time::Duration,
 };
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use ringmq_engine::{
-    AppendError, EpochMillis, QueueNo, QueueOffset, ReadLimits, ReadOutcome, RingShard, Sequence,
-    ShardLimits, Store, StoreOptions, TagFilter, sim::Random,
+    Acknowledge, AppendError, EpochMillis, QueueNo, QueueOffset, ReadLimits, ReadOutcome,
+    RecoveryReport, RingShard, Sequence, ShardLimits, Store, StoreOptions, TagFilter, sim::Random,
 };
 
 const SHARDS: u32 = 2;
@@ -38,9 +39,20 @@ struct Arguments {
     /// How often the child is killed.
     #[arg(long, default_value_t = 200)]
     kills: u32,
+    /// What an acknowledgement means.
+    #[arg(long, value_enum, default_value = "durable")]
+    ack: Ack,
     /// The life of a child; set by the parent.
     #[arg(long, hide = true)]
     life: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Ack {
+    /// On the device.
+    Durable,
+    /// In shared memory.
+    Buffered,
 }
 
 type Failure = Box<dyn Error>;
@@ -48,9 +60,14 @@ type Failure = Box<dyn Error>;
 /// What was told: the life that appended the record, by queue and offset.
 type Acknowledged = BTreeMap<(u32, u32), BTreeMap<i64, u32>>;
 
-fn options() -> StoreOptions {
+fn options(ack: Ack) -> StoreOptions {
+    let acknowledge = match ack {
+        Ack::Durable => Acknowledge::Durable,
+        Ack::Buffered => Acknowledge::Buffered,
+    };
     StoreOptions {
         shards: Some(SHARDS),
+        acknowledge: Some(acknowledge),
         segment_len: 1 << 20,
         limits: ShardLimits {
             tail_bytes: 4 << 20,
@@ -69,6 +86,10 @@ struct Steps(i64);
 impl Steps {
     fn now(&mut self) -> EpochMillis {
         self.0 += 1;
+        self.last()
+    }
+
+    fn last(&self) -> EpochMillis {
         EpochMillis::new(self.0)
     }
 }
@@ -87,7 +108,7 @@ fn body(life: u32, shard: u32, queue: u32, offset: i64) -> Vec<u8> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.life {
-        Some(life) => child(&arguments.folder, life),
+        Some(life) => child(&arguments, life),
         None => parent(&arguments),
     };
     match outcome {
@@ -100,9 +121,10 @@ fn main() -> ExitCode {
 }
 
 /// Appends until it is killed.
-fn child(folder: &Path, life: u32) -> Result<(), Failure> {
+fn child(arguments: &Arguments, life: u32) -> Result<(), Failure> {
+    let folder = &arguments.folder;
     let mut steps = Steps(i64::from(life) * 100_000_000);
-    let mut shards = Store::open(folder, &options(), 7, steps.now())?.into_shards();
+    let mut shards = Store::open(folder, &options(arguments.ack), 7, steps.now())?.into_shards();
     let mut out = std::io::stdout().lock();
     writeln!(out, "open")?;
     out.flush()?;
@@ -178,31 +200,41 @@ fn parent(arguments: &Arguments) -> Result<(), Failure> {
     }
     let mut random = Random::new(u64::from(arguments.kills));
     let mut acknowledged = Acknowledged::new();
-    let mut total = 0u64;
+    let (mut total, mut restored) = (0u64, 0u64);
     for life in 1..=arguments.kills {
         let lines = if life % 3 == 0 { random.below(20) } else { 500 + random.below(4000) };
-        total += load(&arguments.folder, life, lines, &mut acknowledged)?;
+        total += load(arguments, life, lines, &mut acknowledged)?;
         // Every other pair of crashes is not looked at in between.
         if life % 2 == 0 || life == arguments.kills {
-            verify(&arguments.folder, &acknowledged, life == arguments.kills)?;
+            restored += verify(arguments, &acknowledged, life == arguments.kills)?;
         }
     }
     println!("{} kills, {total} acknowledged records, none lost", arguments.kills);
+    if matches!(arguments.ack, Ack::Buffered) {
+        println!("{restored} groups were restored from shared memory");
+        if restored == 0 {
+            return Err("no kill has left anything in shared memory".into());
+        }
+    }
     std::fs::remove_dir_all(&arguments.folder)?;
     Ok(())
 }
 
 /// Starts a child and kills it after so many lines. What it told until then counts.
 fn load(
-    folder: &Path,
+    arguments: &Arguments,
     life: u32,
     lines: usize,
     acknowledged: &mut Acknowledged,
 ) -> Result<u64, Failure> {
     let mut child: Child = Command::new(env::current_exe()?)
         .arg("--folder")
-        .arg(folder)
+        .arg(&arguments.folder)
         .args(["--life", &life.to_string()])
+        .args([
+            "--ack",
+            arguments.ack.to_possible_value().as_ref().map_or("", |ack| ack.get_name()),
+        ])
         .stdout(Stdio::piped())
         .spawn()?;
     let told = BufReader::new(child.stdout.take().ok_or("the child has no output")?);
@@ -229,14 +261,17 @@ fn load(
     Ok(u64::try_from(lines)?)
 }
 
-/// Looks for everything that was told; what is old only at the end.
-fn verify(folder: &Path, acknowledged: &Acknowledged, all: bool) -> Result<(), Failure> {
+/// Looks for everything that was told; what is old only at the end. Gives the groups that were restored
+/// from shared memory.
+fn verify(arguments: &Arguments, acknowledged: &Acknowledged, all: bool) -> Result<u64, Failure> {
     const RECENT: i64 = 3000;
     let mut steps = Steps(1_000_000_000_000);
-    let store = Store::open(folder, &options(), 7, steps.now())?;
-    if let Some(report) = store.reports().iter().find(|report| report.damaged > 0) {
-        return Err(format!("damage where there is none: {report:?}").into());
+    let store = Store::open(&arguments.folder, &options(arguments.ack), 7, steps.now())?;
+    let wrong = |report: &&RecoveryReport| report.damaged + report.lost_bytes_max > 0;
+    if let Some(report) = store.reports().iter().find(wrong) {
+        return Err(format!("damage or loss where there is none: {report:?}").into());
     }
+    let restored = store.reports().iter().map(|report| report.restored_groups).sum();
     let mut shards = store.into_shards();
     for (&(shard, queue), offsets) in acknowledged {
         let ring = usize::try_from(shard).ok().and_then(|n| shards.shards.get_mut(n));
@@ -253,7 +288,13 @@ fn verify(folder: &Path, acknowledged: &Acknowledged, all: bool) -> Result<(), F
             }
         }
     }
-    Ok(())
+    if all {
+        // Nothing stays behind in shared memory.
+        for shard in shards.shards {
+            shard.close(|| steps.last())?;
+        }
+    }
+    Ok(restored)
 }
 
 fn read(

@@ -7,7 +7,7 @@ use super::random::Random;
 use super::shard::SimShard;
 use super::tally::Event;
 use super::{Check, ensure};
-use crate::shard::ReadLimits;
+use crate::shard::{Acknowledge, ReadLimits};
 use crate::units::EpochMillis;
 use crate::view::queue::TagFilter;
 
@@ -21,6 +21,8 @@ pub(super) struct Expected {
     /// A file of the views has been damaged: what it holds may fail to be read until a restart
     /// rebuilds it.
     pub(super) views_damaged: bool,
+    /// The system has stopped, and the store commits ahead of the device.
+    pub(super) fallen: bool,
 }
 
 /// How much of each queue is read.
@@ -51,6 +53,9 @@ pub(super) fn reopened(
         model.committed
     );
     model.restart(committed)?;
+    if sim.view().acknowledge() == Acknowledge::Buffered {
+        model.run_ahead();
+    }
     let report = sim.report();
     ensure!(
         report.damaged == 0 || expected.damaged,
@@ -132,7 +137,7 @@ fn adopt_min(plan: &Plan, node: &mut Node, queue: usize, expected: Expected) -> 
         too_low.map(|at| at + told),
         node.sim.device().prepared()
     );
-    node.model.min.insert(queue, told);
+    node.model.set_min(queue, told);
     Ok(())
 }
 

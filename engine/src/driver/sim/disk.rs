@@ -10,11 +10,13 @@ use std::io;
 
 use super::random::Random;
 use super::tally::{Event, Tally};
+use crate::format::buffers::Head;
 use crate::format::group::{Group, Header};
 use crate::format::manifest::Manifest;
 use crate::layout::{Geometry, Place};
 use crate::op::FileId;
 use crate::recovery::LogSource;
+use crate::shard::Acknowledge;
 use crate::units::{Sequence, index, wide};
 
 pub(super) const SECTOR: usize = 512;
@@ -51,6 +53,10 @@ pub(super) struct SimDisk {
     changes: [Vec<u8>; 2],
     pub(super) checkpoints: [Option<Vec<u8>>; 2],
     pub(super) epoch: Option<u64>,
+    /// Number of the system's run.
+    boot: u128,
+    /// The file of group buffers, as the last life has left it.
+    pub(super) shared: Option<Vec<u8>>,
     pub(super) random: Random,
     pub(super) tally: Tally,
     /// The read that fails, counted from now, while recovery reads.
@@ -89,6 +95,26 @@ impl LogSource for SimDisk {
         self.may_fail()?;
         Ok(self.checkpoints.get(index(u64::from(slot))).cloned().flatten())
     }
+
+    fn buffers(&mut self) -> io::Result<Option<Head>> {
+        let head = self.shared.as_deref().and_then(Head::decode);
+        Ok(head.filter(|head| head.counts(&self.geometry(), self.boot, self.epoch)))
+    }
+
+    fn read_buffers(&mut self, at: u64, dst: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.shared.as_ref().and_then(|bytes| bytes.get(index(at)..));
+        Ok(copy(bytes.unwrap_or_default(), dst))
+    }
+
+    fn restore(&mut self, ordinal: u64, at: u64, groups: &[u8]) -> io::Result<()> {
+        self.may_fail()?;
+        self.tally.count(Event::Restored);
+        if !self.segments.contains_key(&ordinal) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.write(FileId::Segment(ordinal), at, groups);
+        Ok(())
+    }
 }
 
 pub(super) fn copy(src: &[u8], dst: &mut [u8]) -> usize {
@@ -114,6 +140,8 @@ impl SimDisk {
             changes: [const { Vec::new() }; 2],
             checkpoints: [const { None }; 2],
             epoch: None,
+            boot: 1,
+            shared: None,
             random,
             tally: Tally::default(),
             fail_read: None,
@@ -127,6 +155,34 @@ impl SimDisk {
     /// What has happened to this device so far.
     pub(super) fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// When appends to the store count as acknowledged from the next life on.
+    pub(super) fn set_acknowledge(&mut self, acknowledge: Acknowledge) {
+        self.manifest.acknowledge = acknowledge;
+    }
+
+    pub(super) fn acknowledge(&self) -> Acknowledge {
+        self.manifest.acknowledge
+    }
+
+    /// The head of the buffers of a life that begins.
+    pub(super) fn head(&self, epoch: u64, pool: (usize, usize)) -> Head {
+        crate::format::buffers::head(&self.geometry(), self.boot, epoch, pool)
+    }
+
+    /// Whether the last life has left buffers that count.
+    pub(super) fn has_buffers(&self) -> bool {
+        let head = self.shared.as_deref().and_then(Head::decode);
+        head.is_some_and(|head| head.counts(&self.geometry(), self.boot, self.epoch))
+    }
+
+    /// The system starts again: what was in memory is gone, or is that of another run.
+    pub(super) fn reboot(&mut self) {
+        self.boot += 1;
+        if self.random.one_in(2) {
+            self.shared = None;
+        }
     }
 
     fn may_fail(&mut self) -> io::Result<()> {

@@ -2,6 +2,9 @@
 //!
 //! Every change carries the group that it rides in. The committed frontier then says exactly what
 //! must be visible, no more and no less, at any moment of a life and after every restart.
+//!
+//! A buffered store commits ahead of the device. A second model follows the durable frontier then: it
+//! takes the place of the first when the system stops, and the log's prefix says the rest.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -83,11 +86,16 @@ pub(super) struct ShardModel {
     pub(super) tainted: BTreeSet<Vec<u8>>,
     /// The highest frontier that the shard has told of.
     pub(super) committed: Sequence,
+    /// What is left when the system stops, while that may be less.
+    floor: Option<Box<Self>>,
 }
 
 impl ShardModel {
     /// Notes a change that rides in this group.
     pub(super) fn change(&mut self, sequence: Sequence, change: Change) {
+        if let Some(floor) = &mut self.floor {
+            floor.change(sequence, change.clone());
+        }
         match &change {
             Change::Append { queue, records } => {
                 *self.next.entry(*queue).or_default() += records.len();
@@ -116,6 +124,31 @@ impl ShardModel {
 
     pub(super) fn min(&self, queue: usize) -> usize {
         self.min.get(&queue).copied().unwrap_or(0)
+    }
+
+    pub(super) fn set_min(&mut self, queue: usize, min: usize) {
+        if let Some(floor) = &mut self.floor {
+            floor.set_min(queue, min);
+        }
+        self.min.insert(queue, min);
+    }
+
+    /// From here on the store commits ahead of the device.
+    pub(super) fn run_ahead(&mut self) {
+        self.floor = Some(Box::new(self.clone()));
+    }
+
+    /// Follows the frontier of what is both committed and durable.
+    pub(super) fn settle(&mut self, settled: Sequence) -> Result<(), String> {
+        self.floor.as_mut().map_or(Ok(()), |floor| floor.commit(settled))
+    }
+
+    /// The system stops. True when that may cost something that was acknowledged.
+    pub(super) fn fall(&mut self) -> bool {
+        let Some(floor) = self.floor.take() else { return false };
+        let falls = floor.committed < self.committed;
+        *self = *floor;
+        falls
     }
 
     /// True between a queue's deletion and its commit, when its key may stand for another queue.
@@ -174,6 +207,7 @@ impl ShardModel {
     /// A life has ended: of what was not committed, that is left which the log has kept.
     pub(super) fn restart(&mut self, committed: Sequence) -> Result<(), String> {
         self.commit(committed)?;
+        self.floor = None;
         self.changes.clear();
         self.staged.clear();
         self.left = std::mem::take(&mut self.leaving);

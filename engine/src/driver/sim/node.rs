@@ -7,7 +7,7 @@ use super::tally::Event;
 use super::{Check, ensure};
 use crate::error::{AppendError, ReadError};
 use crate::mem::RecordSlice;
-use crate::shard::{ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, Trimmed};
+use crate::shard::{Acknowledge, ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, Trimmed};
 use crate::units::{EpochMillis, QueueOffset, Sequence};
 use crate::view::QueueNo;
 use crate::view::queue::TagFilter;
@@ -212,16 +212,23 @@ impl Node {
     /// Compares what the shard tells with what the model allows, after anything has happened.
     pub(super) fn observe(&mut self, plan: &Plan) -> Check {
         let committed = self.sim.view().committed();
+        let durable = self.sim.view().durable();
         let on_device = self.sim.on_device();
         ensure!(
-            committed <= on_device,
-            "group {committed} is told to be committed, the device has them up to {on_device}"
+            durable <= on_device,
+            "group {durable} is told to be durable, the device has them up to {on_device}"
         );
+        if durable < committed {
+            let buffered = self.sim.view().acknowledge() == Acknowledge::Buffered;
+            ensure!(buffered, "group {committed} is committed, {durable} is durable");
+            self.sim.tally().count(Event::Ahead);
+        }
         self.notice_staged()?;
         if committed != self.model.committed {
             self.model.commit(committed)?;
             self.check_facts()?;
         }
+        self.model.settle(committed.min(durable))?;
         self.check_trimmed(plan)?;
         self.check_waiters()?;
         self.repeat_reads(plan)
@@ -240,7 +247,9 @@ impl Node {
             let Some(value) = self.model.staged.remove(&key) else { continue };
             let sequence = match self.sim.view().fact_awaits(&key) {
                 Some(sequence) => sequence,
-                None if self.sim.view().fact(&key) == Some(&value) => self.sim.view().committed(),
+                None if self.sim.view().fact(&key) == Some(&value) => {
+                    self.sim.view().fact_sequence(&key).unwrap_or_default()
+                }
                 None => return Err("a staged fact was dropped".to_owned()),
             };
             self.model.change(sequence, Change::Fact { key, value: Some(value) });
@@ -290,7 +299,7 @@ impl Node {
                 trimmed.all(|stored| stored.damaged || self.ordinal(stored) < newest),
                 "queue {known} has lost records of the newest segment"
             );
-            self.model.min.insert(known, to);
+            self.model.set_min(known, to);
             self.sim.tally().count(Event::Trimmed);
         }
         Ok(())

@@ -5,7 +5,7 @@ use super::random::Random;
 use super::shard::Mood;
 use crate::format::manifest::Manifest;
 use crate::layout::shard_of;
-use crate::shard::ShardLimits;
+use crate::shard::{Acknowledge, ShardLimits};
 
 /// Topics of a world; each has a queue that its records can be copied to.
 pub(super) const TOPICS: usize = 5;
@@ -70,6 +70,7 @@ impl Plan {
             segment_len,
             block_len: random.pick(&[512, 512, 512, 4096]),
             created_ms: 0,
+            acknowledge: random.pick(&[Acknowledge::Durable, Acknowledge::Buffered]),
             budget_bytes: 0,
         };
         let body_len_max = if wide_world { 6000 } else { random.pick(&[40, 100, 200, 400]) };

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 
 use super::disk::{SECTOR, SimDisk, io_error};
 use super::random::Random;
 use super::tally::{Event, Tally};
 use crate::format::group::Header;
+use crate::mem::Region;
 use crate::op::{Completion, FileId, Op};
 use crate::recovery::{self, Recovered, RecoveryError, RecoveryReport};
-use crate::shard::{CommitBy, Shard, ShardLimits, Start, Tail};
+use crate::shard::{Acknowledge, CommitBy, Shard, ShardLimits, Start, Tail};
 use crate::store::next_epoch;
 use crate::units::{EpochMillis, Sequence, wide};
 
@@ -51,6 +53,10 @@ struct Pending {
 pub(super) struct SimShard {
     shard: Shard,
     disk: SimDisk,
+    /// The group buffers of a buffered store.
+    memory: Option<Arc<Region>>,
+    /// Those of the life before.
+    left: Option<Vec<u8>>,
     pending: Vec<Pending>,
     report: RecoveryReport,
     mood: Mood,
@@ -88,12 +94,25 @@ impl SimDisk {
         let on_device = views.covered.sequence;
         let last_ordinal = views.covered.next.ordinal;
         let segments = self.prepared();
-        let start = Start { geometry, limits, commit_by, epoch, views, saved, segments, now };
-        let (tail, _) = Tail::new(&limits);
+        let acknowledge = self.acknowledge();
+        let start =
+            Start { geometry, limits, acknowledge, commit_by, epoch, views, saved, segments, now };
+        let left = self.shared.take();
+        let (tail, memory) = match acknowledge {
+            Acknowledge::Durable => (Tail::new(&limits).0, None),
+            Acknowledge::Buffered => {
+                let head = self.head(epoch, Tail::pool(&limits));
+                let memory = Region::headed(head.buffer_at(0), head.file_len());
+                let (tail, memory) = Tail::buffered(&limits, memory, head);
+                (tail, Some(memory))
+            }
+        };
         let random = self.random.fork();
         Ok(SimShard {
             shard: Shard::new(start, tail),
             disk: self,
+            memory,
+            left,
             pending: Vec::new(),
             report,
             mood: Mood::default(),
@@ -324,8 +343,15 @@ impl SimShard {
     /// Keeps account of the groups that are on the device as a whole.
     fn note(&mut self, file: FileId, data: &[u8]) {
         let FileId::Segment(ordinal) = file else { return };
-        let Some((header, _)) = Header::read(data) else { return };
-        self.landed.insert(header.sequence.get());
+        let block_len = self.disk.geometry().block_len();
+        let mut rest = data;
+        while let Some((header, _)) = Header::read(rest) {
+            self.landed.insert(header.sequence.get());
+            rest = rest.get(header.padded_len(block_len)..).unwrap_or_default();
+        }
+        if rest.len() == data.len() {
+            return;
+        }
         while self.landed.remove(&self.on_device.next().get()) {
             self.on_device = self.on_device.next();
         }
@@ -342,8 +368,18 @@ impl SimShard {
         self.on_device = self.on_device.min(sequence);
     }
 
+    /// The epoch of this life had not become durable when it ended, and with it nothing that it did.
+    pub(super) fn unbegin(&mut self) {
+        self.disk.epoch = self.disk.epoch.and_then(|epoch| epoch.checked_sub(1)).filter(|&e| e > 0);
+        self.memory = None;
+        self.disk.shared = self.left.take();
+    }
+
     /// Ends this life at once. Of every operation under way the disk keeps what it likes.
     pub(super) fn crash(mut self) -> SimDisk {
+        if let Some(memory) = &self.memory {
+            self.disk.shared = Some(memory.snapshot());
+        }
         self.gather();
         for Pending { op, done, .. } in std::mem::take(&mut self.pending) {
             match op {

@@ -28,6 +28,7 @@ impl SimDisk {
             segment_len,
             block_len: 512,
             created_ms: 0,
+            acknowledge: crate::shard::Acknowledge::Durable,
             budget_bytes: 0,
         };
         Self { disk: disk::SimDisk::new(manifest, 0, Random::new(seed)), limits }

@@ -71,6 +71,10 @@ events! {
         FromLog = "(reached) opened from the log alone",
         TornTailCut = "(reached) torn tail cut",
         DamageFound = "(reached) damage told from a torn tail",
+        Restored = "(reached) groups restored from shared memory",
+        Ahead = "(reached) group acknowledged before it was on the device",
+        Given = "(reached) acknowledged group lost by a power cut of a buffered store",
+        Switched = "(reached) store switched between durable and buffered",
         EndLost = "(reached) end of a queue lost with a damaged group",
     }
 }

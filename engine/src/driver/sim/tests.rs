@@ -66,6 +66,7 @@ fn disk() -> SimDisk {
         segment_len: 64 << 10,
         block_len: 512,
         created_ms: 0,
+        acknowledge: crate::shard::Acknowledge::Durable,
         budget_bytes: 0,
     };
     SimDisk::new(manifest, 0, Random::new(1))

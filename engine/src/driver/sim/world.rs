@@ -17,7 +17,7 @@ use super::tally::{Event, Tally};
 use super::{Check, ensure};
 use crate::format::group::{Group, HEADER_LEN, Kind};
 use crate::op::FileId;
-use crate::shard::{CommitBy, ReadLimits, ShardLimits};
+use crate::shard::{Acknowledge, CommitBy, ReadLimits, ShardLimits};
 use crate::units::{EpochMillis, Sequence, wide};
 use crate::view::queue::TagFilter;
 
@@ -71,6 +71,11 @@ pub(super) struct World {
     /// Marks of the records that were acknowledged, by queue and offset.
     acknowledged: BTreeMap<(usize, usize), u64>,
     topics: [bool; TOPICS],
+    /// The shards of a buffered store have lost different lengths of time: what one says of another
+    /// need not be so.
+    apart: bool,
+    /// The store commits ahead of the device in this life.
+    buffered: bool,
     /// Topics that were acknowledged.
     marks: u64,
     facts: u64,
@@ -89,12 +94,14 @@ impl World {
             models: disks.iter().map(|_| ShardModel::default()).collect(),
             expected: vec![Expected::default(); disks.len()],
             disks,
+            buffered: plan.manifest.acknowledge == Acknowledge::Buffered,
             plan,
             random,
             tally: Tally::default(),
             clock: 1_000_000,
             acknowledged: BTreeMap::new(),
             topics: [false; TOPICS],
+            apart: false,
             marks: 0,
             facts: 0,
             life: 0,
@@ -177,11 +184,15 @@ impl World {
             for (shard, node) in nodes.into_iter().enumerate() {
                 self.close_down(shard, node, true);
             }
+            if self.random.one_in(3) {
+                self.stop_the_system();
+            }
         }
     }
 
     fn begin(&mut self, mut nodes: Vec<Node>) -> Life {
         let shards = nodes.len();
+        self.expected.iter_mut().for_each(|expected| expected.fallen = false);
         for node in &mut nodes {
             let mood = self.plan.mood(&mut self.random);
             node.allowed.read_errors |= mood.read_error > 0;
@@ -254,7 +265,8 @@ impl World {
         let expected = &self.expected;
         self.acknowledged.retain(|&(queue, at), _| {
             let Some((visible, shard)) = visible(queue) else { return true };
-            at < visible || !expected.get(shard).is_some_and(|expected| expected.damaged)
+            let expected = expected.get(shard).copied().unwrap_or_default();
+            at < visible || !(expected.damaged || expected.fallen)
         });
         for (&(queue, at), &mark) in &self.acknowledged {
             let node = self.plan.queues.get(queue).and_then(|name| nodes.get(name.shard));
@@ -265,7 +277,8 @@ impl World {
             );
         }
         let topics = nodes.first().map(|node| &node.model.facts);
-        let facts_damaged = self.expected.first().is_some_and(|expected| expected.damaged);
+        let facts_damaged =
+            self.apart || self.expected.first().is_some_and(|expected| expected.damaged);
         for (queue, name) in self.plan.queues.iter().enumerate() {
             let used = nodes.get(name.shard).is_some_and(|node| node.model.visible(queue) > 0);
             let known = topics.is_some_and(|facts| facts.contains_key(&topic_key(name.topic)));
@@ -294,7 +307,7 @@ impl World {
         let queue: usize = queue.parse().ok()?;
         let mark: u64 = mark.parse().ok()?;
         let shard = self.plan.queues.get(queue)?.shard;
-        if self.expected.get(shard)?.damaged {
+        if self.apart || self.expected.get(shard)?.damaged {
             return Some(());
         }
         let records = nodes.get(shard)?.model.queues.get(&queue)?;
@@ -653,18 +666,52 @@ impl World {
         let cut = self.random.one_in(2);
         self.tally.count(if cut { Event::PowerCut } else { Event::Killed });
         let nodes = std::mem::take(&mut life.nodes);
+        let shards = nodes.len();
         for (shard, node) in nodes.into_iter().enumerate() {
             self.close_down(shard, node, false);
+        }
+        if cut {
+            self.stop_the_system();
+        }
+        for shard in 0..shards {
             self.disturb_views(shard);
-            if settle == 0 && self.plan.faults.damage {
+            // What lies in shared memory mends the log.
+            let mended = self.disks.get(shard).is_some_and(SimDisk::has_buffers);
+            if settle == 0 && self.plan.faults.damage && !mended {
                 self.flip_a_bit(shard);
             }
         }
+        self.switch_acknowledgement();
         Ok(())
     }
 
+    /// A power cut, or a crash of the system: memory is gone.
+    fn stop_the_system(&mut self) {
+        for (disk, model) in self.disks.iter_mut().zip(&mut self.models) {
+            if model.fall() {
+                self.tally.count(Event::Given);
+                self.apart = true;
+            }
+            disk.reboot();
+        }
+        for expected in &mut self.expected {
+            expected.fallen = true;
+        }
+    }
+
+    /// The next life opens the store as the other kind, now and then.
+    fn switch_acknowledgement(&mut self) {
+        if !self.random.one_in(8) {
+            return;
+        }
+        self.tally.count(Event::Switched);
+        self.buffered = !self.buffered;
+        let acknowledge = if self.buffered { Acknowledge::Buffered } else { Acknowledge::Durable };
+        self.disks.iter_mut().for_each(|disk| disk.set_acknowledge(acknowledge));
+    }
+
     fn close_down(&mut self, shard: usize, node: Node, in_opening: bool) {
-        let Node { sim, model, .. } = node;
+        let Node { mut sim, model, .. } = node;
         if let Some(slot) = self.models.get_mut(shard) {
             *slot = model;
         }
@@ -672,12 +719,10 @@ impl World {
             // Retention may take the damaged segment from now on.
             expected.shows = false;
         }
-        let mut disk = sim.crash();
         if in_opening && self.random.one_in(2) {
-            // The epoch of this life had not become durable.
-            disk.epoch = disk.epoch.and_then(|epoch| epoch.checked_sub(1)).filter(|&e| e > 0);
+            sim.unbegin();
         }
-        self.put_disk(shard, disk);
+        self.put_disk(shard, sim.crash());
     }
 
     /// Lets a shard come to rest: everything appended is committed, and room comes back, unless
@@ -708,7 +753,11 @@ impl World {
             node.sim.view().stats()
         );
         let (committed, appended) = (node.sim.view().committed(), node.sim.view().appended());
-        ensure!(committed == appended, "at rest at group {committed} of {appended}");
+        let durable = node.sim.view().durable();
+        ensure!(
+            committed == appended && durable == appended,
+            "at rest at group {committed} of {appended}, durable to {durable}"
+        );
         let operations = node.sim.operations();
         ensure!(operations == 0, "at rest with {operations} operations under way");
         let now = EpochMillis::new(self.clock);
