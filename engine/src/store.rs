@@ -65,7 +65,8 @@ pub struct StoreOptions {
     /// `None`: what the store was given at its creation, [`DiskBudget::DEFAULT`].
     pub disk_budget: Option<DiskBudget>,
     /// Memory for what is read back from the device that all shards share evenly, in bytes; taken as
-    /// it is used. `None`: each shard has the [`cold_bytes`](ShardLimits::cold_bytes) of its limits.
+    /// it is found that what was read is read again. `None`: each shard has the
+    /// [`cold_bytes`](ShardLimits::cold_bytes) of its limits.
     pub cold_bytes: Option<usize>,
     /// When appends count as acknowledged. `None`: as before, and durable in a new store. An existing
     /// store of the other kind is switched: what its last life has left in shared memory is on the

@@ -2,7 +2,7 @@
 //!
 //! Groups that catch up on the same backlog should read the device once. Brokers that read through the
 //! page cache get that from the kernel, in whatever memory is free; the log goes past it, so a share of
-//! the machine is set aside. It is taken only as messages are read back.
+//! the machine is set aside. It is taken only as messages are read back again and again.
 
 use std::{fs, path::Path};
 

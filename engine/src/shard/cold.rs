@@ -5,25 +5,26 @@
 //! with the group that covers a multiple of 1 MiB. So every reader reads the same chunks, and
 //! several can be read ahead at once.
 
+mod memory;
+
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+
+use memory::ColdMemory;
 
 use super::{Purpose, Shard};
 use crate::error::ReadError;
 use crate::format::group::{Group, Header};
 use crate::layout::Place;
-use crate::mem::{Chunk, ChunkTail, RecordSlice, Region};
+use crate::mem::{ChunkTail, RecordSlice};
 use crate::op::{FileId, Op, ReadBuffer, Unpopulated};
 use crate::units::{LogOffset, index, narrow, wide};
 
 /// Room for a chunk with a usual last group; longer ones get memory of their own, and segments that
 /// are shorter than that need less.
 const BUFFER_LEN_MAX: usize = (1 << 20) + (512 << 10);
-/// Buffers that are allocated together.
-const BUFFERS: usize = 8;
 /// Chunks that are read ahead of a reader that has only begun, and of one that goes on and on.
 const AHEAD_MIN: u32 = 2;
 const AHEAD_MAX: u32 = 8;
@@ -117,7 +118,7 @@ impl Near {
 
 #[derive(Default)]
 pub(super) struct Cold {
-    buffer_len: usize,
+    memory: ColdMemory,
     chunks: HashMap<ChunkKey, ColdChunk>,
     /// Cached chunks in no order.
     keys: Vec<ChunkKey>,
@@ -125,23 +126,16 @@ pub(super) struct Cold {
     clock: u64,
     /// Bytes of cached chunks.
     bytes: usize,
-    /// Bytes of the memory that there is for them.
-    memory: usize,
-    /// More memory is being found.
-    grows: bool,
-    /// Buffers of chunks that have left; readers may still hold them.
-    spare: Vec<Arc<Chunk>>,
-    /// Buffers that were never used.
-    fresh: Vec<ChunkTail>,
     loading: HashMap<ChunkKey, Loading>,
     /// A read that failed, for the next look-up of its chunk.
     failed: Option<(ChunkKey, ReadError)>,
 }
 
 impl Cold {
-    pub(super) fn new(segment_len: u64) -> Self {
+    /// A cache of at most `budget` bytes, which takes more only while a single chunk needs more.
+    pub(super) fn new(segment_len: u64, budget: usize) -> Self {
         let buffer_len = BUFFER_LEN_MAX.min(index(segment_len).next_multiple_of(4096));
-        Self { buffer_len, ..Self::default() }
+        Self { memory: ColdMemory::new(buffer_len, budget), ..Self::default() }
     }
 
     /// Whether the device is being read.
@@ -154,7 +148,7 @@ impl Cold {
         self.loading.keys().any(|key| key.ordinal == ordinal)
     }
 
-    fn insert(&mut self, key: ChunkKey, mut chunk: ColdChunk, budget: usize) {
+    fn insert(&mut self, key: ChunkKey, mut chunk: ColdChunk) {
         self.clock += 1;
         chunk.touched = self.clock;
         self.bytes += chunk.groups.chunk().len();
@@ -162,7 +156,7 @@ impl Cold {
             Some(old) => self.bytes -= old.groups.chunk().len(),
             None => self.keys.push(key),
         }
-        while self.bytes > budget && self.keys.len() > 1 {
+        while self.bytes > self.memory.budget() && self.keys.len() > 1 {
             self.evict();
         }
     }
@@ -192,63 +186,32 @@ impl Cold {
         self.clock += 1;
         let Some(key) = drawn.map(|at| self.keys.swap_remove(at)) else { return false };
         if let Some(chunk) = self.chunks.remove(&key) {
-            let memory = chunk.groups.chunk();
-            self.bytes -= memory.len();
-            if !memory.is_alone() {
-                self.spare.push(Arc::clone(memory));
-            }
+            let buffer = chunk.groups.chunk();
+            self.bytes -= buffer.len();
+            self.memory.leave(key, buffer);
         }
         true
     }
 
     fn buffer(&mut self, len: usize) -> ChunkTail {
-        if len > self.buffer_len {
+        if len > self.memory.buffer_len() {
             return ChunkTail::alone(len.next_multiple_of(4096));
         }
         loop {
-            if let Some(memory) = self.free_buffer() {
-                return memory;
+            if let Some(buffer) = self.memory.free_buffer() {
+                return buffer;
             }
-            if self.memory == 0 {
-                let (_, buffers) = self.new_memory();
-                self.take_memory(buffers);
-            } else if !self.evict() {
+            if !self.evict() {
                 // All of it is being read into, or readers hold it: this one goes when it leaves.
-                return ChunkTail::alone(self.buffer_len);
+                self.memory.ran_out();
+                return ChunkTail::alone(self.memory.buffer_len());
             }
         }
-    }
-
-    fn free_buffer(&mut self) -> Option<ChunkTail> {
-        if let Some(memory) = self.fresh.pop() {
-            return Some(memory);
-        }
-        let unused = self.spare.iter().position(|chunk| Arc::strong_count(chunk) == 1)?;
-        ChunkTail::recycle(self.spare.swap_remove(unused)).ok()
-    }
-
-    fn new_memory(&self) -> (Arc<Region>, Vec<ChunkTail>) {
-        let region = Region::new(BUFFERS * self.buffer_len);
-        let buffers = ChunkTail::cut(&region, self.buffer_len);
-        (region, buffers)
     }
 
     /// Takes memory that the system has found.
     pub(super) fn take_memory(&mut self, buffers: Vec<ChunkTail>) {
-        self.memory += buffers.len() * self.buffer_len;
-        self.fresh.extend(buffers);
-        self.grows = false;
-    }
-
-    /// Memory that should be found by the side, once what there is has been used and the budget
-    /// allows more.
-    fn wanted_memory(&mut self, budget: usize) -> Option<(Arc<Region>, Vec<ChunkTail>)> {
-        let more = self.memory + BUFFERS * self.buffer_len <= budget;
-        if self.grows || !self.fresh.is_empty() || !more {
-            return None;
-        }
-        self.grows = true;
-        Some(self.new_memory())
+        self.memory.take(buffers);
     }
 }
 
@@ -364,8 +327,9 @@ impl Shard {
         self.cold.loading.insert(key, Loading { tokens, ahead });
         self.stats.cold_reads += 1;
         self.stats.cold_bytes += wide(len);
+        self.cold.memory.missed(key);
         let buffer = ReadBuffer(self.cold.buffer(len));
-        if let Some((region, buffers)) = self.cold.wanted_memory(self.limits.cold_bytes) {
+        if let Some((region, buffers)) = self.cold.memory.wanted() {
             let id = self.op(Purpose::Populate { buffers });
             self.ops.push_back(Op::Populate { id, memory: Unpopulated(region) });
         }
@@ -383,7 +347,7 @@ impl Shard {
     /// that a steady trickle of reads would hold back the ones before.
     fn read_ahead(&mut self, from: ChunkKey, ahead: u32) {
         // With many readers, what some have read ahead must not take the memory of the others.
-        let room = self.limits.cold_bytes / 2 / self.cold.buffer_len;
+        let room = self.cold.memory.budget() / 2 / self.cold.memory.buffer_len();
         let ahead = ahead.min(narrow(room.saturating_sub(self.cold.loading.len())));
         if ahead == 0 {
             return;
@@ -437,7 +401,7 @@ impl Shard {
             (Ok(len), Some(ReadBuffer(memory))) => {
                 let base = self.position(Place { ordinal: key.ordinal, byte: from });
                 let chunk = ColdChunk { ahead, ..self.find_groups(base, memory, len) };
-                self.cold.insert(key, chunk, self.limits.cold_bytes);
+                self.cold.insert(key, chunk);
             }
             (Err(cause), _) => self.cold.failed = Some((key, ReadError::Io(cause.to_string()))),
             (Ok(_), None) => {
@@ -535,14 +499,14 @@ mod tests {
 
     #[test]
     fn of_a_backlog_larger_than_the_cache_a_part_is_found_in_every_pass() {
-        let mut cold = Cold::new(1 << 20);
+        let mut cold = Cold::new(1 << 20, 300 * LEN);
         let mut found = 0;
         for pass in 0..4 {
             for number in 0..400 {
                 if cold.chunks.contains_key(&key(number)) {
                     found += u32::from(pass > 0);
                 } else {
-                    cold.insert(key(number), chunk(true), 300 * LEN);
+                    cold.insert(key(number), chunk(true));
                 }
                 assert!(cold.bytes <= 300 * LEN);
             }
@@ -552,12 +516,12 @@ mod tests {
 
     #[test]
     fn what_waits_for_its_reader_outlives_what_was_read() {
-        let mut cold = Cold::new(1 << 20);
+        let mut cold = Cold::new(1 << 20, 200 * LEN);
         for number in 0..8 {
-            cold.insert(key(number), chunk(false), 200 * LEN);
+            cold.insert(key(number), chunk(false));
         }
         for number in 8..1000 {
-            cold.insert(key(number), chunk(true), 200 * LEN);
+            cold.insert(key(number), chunk(true));
         }
         assert!((0..8).all(|number| cold.chunks.contains_key(&key(number))));
     }

@@ -287,7 +287,7 @@ impl Shard {
             unwritten: 0,
             writing: 0,
             tail,
-            cold: Cold::new(geometry.segment_len()),
+            cold: Cold::new(geometry.segment_len(), limits.cold_bytes),
             segments: Segments::new(&kept, segment_len, reserve),
             views,
             blocks: BlockReads::default(),
