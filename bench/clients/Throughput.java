@@ -1,45 +1,77 @@
-// One producer of the Java client with default settings, the same scenario as the Rust client's
-// example `throughput`: java -cp 'JARS/*' Throughput.java NAME_SERVER IN_FLIGHT SECONDS [BODY]
+// One producer, or one push consumer, of the Java client with default settings: the scenarios of the
+// Rust client's examples `throughput` and `consume_throughput`.
 //
-// With one message in flight it sends synchronously, otherwise asynchronously.
+//   java -cp 'JARS/*' Throughput.java produce NAME_SERVER IN_FLIGHT SECONDS [BODY]
+//   java -cp 'JARS/*' Throughput.java consume NAME_SERVER TOPIC SECONDS
+//
+// With one message in flight the producer sends synchronously, otherwise asynchronously.
 
 import com.sun.management.OperatingSystemMXBean;
 import java.lang.management.ManagementFactory;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
 public class Throughput {
-    static final AtomicLong sent = new AtomicLong();
+    static final AtomicLong count = new AtomicLong();
     static final AtomicLong failed = new AtomicLong();
     static volatile boolean isOver;
 
     public static void main(String[] args) throws Exception {
-        int inFlight = Integer.parseInt(args[1]);
-        int seconds = Integer.parseInt(args[2]);
-        byte[] body = new byte[args.length > 3 ? Integer.parseInt(args[3]) : 1024];
+        int seconds = Integer.parseInt(args[3]);
+        if (args[0].equals("consume")) {
+            consume(args[1], args[2]);
+            measure("push consumer", seconds);
+            System.exit(0);
+        }
+        int inFlight = Integer.parseInt(args[2]);
+        byte[] body = new byte[args.length > 4 ? Integer.parseInt(args[4]) : 1024];
         DefaultMQProducer producer = new DefaultMQProducer("throughput");
-        producer.setNamesrvAddr(args[0]);
+        producer.setNamesrvAddr(args[1]);
         producer.start();
         Thread sender = new Thread(() -> send(producer, inFlight, body));
         sender.start();
-        // The virtual machine warms up.
-        Thread.sleep(5000);
-        OperatingSystemMXBean system =
-            (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
-        long before = sent.get(), cpu = system.getProcessCpuTime(), start = System.nanoTime();
-        Thread.sleep(seconds * 1000L);
-        long count = sent.get() - before;
-        double cpuUs = (system.getProcessCpuTime() - cpu) / 1000.0;
-        double rate = count * 1e9 / (System.nanoTime() - start);
-        System.out.printf("%d in flight: %.0f messages/s, %.2f us CPU each, %d failed%n",
-            inFlight, rate, cpuUs / count, failed.get());
+        measure(inFlight + " in flight", seconds);
         isOver = true;
         sender.join();
         System.exit(0);
+    }
+
+    /** Measures how fast the count rises, once the virtual machine is warm. */
+    static void measure(String name, int seconds) throws Exception {
+        Thread.sleep(5000);
+        OperatingSystemMXBean system =
+            (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        long before = count.get(), cpu = system.getProcessCpuTime(), start = System.nanoTime();
+        Thread.sleep(seconds * 1000L);
+        long done = count.get() - before;
+        double cpuUs = (system.getProcessCpuTime() - cpu) / 1000.0;
+        double rate = done * 1e9 / (System.nanoTime() - start);
+        System.out.printf("%s: %.0f messages/s, %.2f us CPU each, %d failed%n",
+            name, rate, cpuUs / done, failed.get());
+    }
+
+    static void consume(String nameServer, String topic) throws Exception {
+        String group = "throughput-" + ProcessHandle.current().pid();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            count.addAndGet(messages.size());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        while (count.get() == 0) {
+            Thread.sleep(1);
+        }
     }
 
     static void send(DefaultMQProducer producer, int inFlight, byte[] body) {
@@ -47,7 +79,7 @@ public class Throughput {
         SendCallback done = new SendCallback() {
             @Override
             public void onSuccess(SendResult result) {
-                sent.incrementAndGet();
+                count.incrementAndGet();
                 room.release();
             }
 
@@ -61,7 +93,7 @@ public class Throughput {
             try {
                 if (inFlight == 1) {
                     producer.send(new Message("Throughput", body));
-                    sent.incrementAndGet();
+                    count.incrementAndGet();
                 } else {
                     room.acquire();
                     producer.send(new Message("Throughput", body), done);

@@ -17,5 +17,6 @@ mod rebalance;
 pub(crate) mod request;
 pub(crate) mod retry;
 mod stats;
+mod watch;
 
 pub(crate) use member::Member;

@@ -302,6 +302,11 @@ impl Message {
         self.flag
     }
 
+    /// Whether it can be part of a batch.
+    pub(crate) fn can_join(&self) -> bool {
+        !self.is_delayed() && !self.topic.starts_with(names::RETRY_PREFIX)
+    }
+
     pub(crate) const fn is_delayed(&self) -> bool {
         self.delay.is_some()
     }
@@ -352,11 +357,25 @@ impl Message {
         namespace: Option<&str>,
     ) -> Result<Vec<u8>, Invalid> {
         let mut text = Vec::with_capacity(96 + self.keys.len());
+        self.write_properties(&mut text, unique_id, namespace)?;
+        Ok(text)
+    }
+
+    /// Writes the properties text to an empty buffer, as [`Message::properties_text`].
+    pub(crate) fn write_properties(
+        &self,
+        text: &mut Vec<u8>,
+        unique_id: &str,
+        namespace: Option<&str>,
+    ) -> Result<(), Invalid> {
+        let wait = if self.is_hasty { "false" } else { "true" };
+        // What every message has needs no checks.
+        for part in [name::UNIQ_KEY, "\x01", unique_id, "\x02", name::WAIT, "\x01", wait] {
+            text.extend_from_slice(part.as_bytes());
+        }
         let mut append = |name: &str, value: &str| {
-            properties::append(&mut text, name, value).map_err(|_| Invalid::Property(name.into()))
+            properties::append(text, name, value).map_err(|_| Invalid::Property(name.into()))
         };
-        append(name::UNIQ_KEY, unique_id)?;
-        append(name::WAIT, if self.is_hasty { "false" } else { "true" })?;
         if let Some(namespace) = namespace {
             append(name::INSTANCE_ID, namespace)?;
         }
@@ -384,7 +403,7 @@ impl Message {
         if text.len() > PROPERTIES_LEN_MAX {
             return Err(Invalid::TooLong { len: text.len(), max: PROPERTIES_LEN_MAX });
         }
-        Ok(text)
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@
 //! attempts together; the message keeps its id, so that consumers can tell a repeat.
 //!
 //! Elsewhere: settings are in `builder`, attempts in `deliver`, what may be in flight in `gate`,
-//! slow brokers in `fault`.
+//! slow brokers in `fault`, sends that travel together in `batching`.
 //!
 //! Source: Apache RocketMQ 4.9.8 and 5.3.3, `DefaultMQProducerImpl`.
 
@@ -14,7 +14,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use self::{
-    batching::Batcher,
+    batching::{Batcher, Load},
     deliver::Target,
     fault::Faults,
     gate::Gate,
@@ -31,6 +31,7 @@ mod deliver;
 mod fault;
 mod gate;
 mod outbound;
+mod outcome;
 mod reply;
 mod split;
 mod transaction;
@@ -75,7 +76,7 @@ struct Inner {
     faults: Faults,
     greeted: Greeted,
     batcher: Option<Batcher>,
-    tracer: Option<Tracer>,
+    tracer: Option<Arc<Tracer>>,
     figures: Sends,
 }
 
@@ -211,7 +212,16 @@ impl Producer {
             Err(error) => return Err(TrySendError::Failed(error)),
         };
         let outbound = inner.outbound(&message).map_err(TrySendError::Failed)?;
-        Ok(async move { inner.pass(outbound, Target::of(&message), permit, deadline).await })
+        Ok(async move {
+            let target = Target::of(&message);
+            let Some(batcher) = inner.batcher.as_ref().filter(|_| message.can_join()) else {
+                let receipt = inner.deliver(&outbound, target, deadline).await;
+                drop(permit);
+                return receipt;
+            };
+            let load = Load { message: &message, ready: Some(outbound), permit, deadline };
+            inner.join(batcher, load, target).await
+        })
     }
 
     /// Sends a message to this queue and no other. Further attempts go there as well.
@@ -438,9 +448,20 @@ impl Inner {
         target: Target<'_>,
     ) -> Result<SendReceipt, Error> {
         let deadline = Instant::now() + self.send_timeout;
+        let target = target.or(&message);
+        if let Some(batcher) = self.batcher.as_ref().filter(|_| message.can_join()) {
+            message.check(self.form.body_len_max)?;
+            let ready = match self.form.packs(message.body()) {
+                true => Some(self.outbound(&message)?),
+                false => None,
+            };
+            let permit = self.enter(message.len_estimate(), deadline).await?;
+            let load = Load { message: &message, ready, permit, deadline };
+            return self.join(batcher, load, target).await;
+        }
         let outbound = self.outbound(&message)?;
-        let permit = self.enter(outbound.len(), deadline).await?;
-        self.pass(outbound, target.or(&message), permit, deadline).await
+        let _permit = self.enter(outbound.len(), deadline).await?;
+        self.deliver(&outbound, target, deadline).await
     }
 
     async fn send_batch(

@@ -146,7 +146,9 @@ impl Member {
         if held.committed() == Some(done) || !self.is_current(held) {
             return Ok(());
         }
-        self.client.shared.commit(self.group(), &held.queue, done).await?;
+        let committed = self.client.shared.commit(self.group(), &held.queue, done).await;
+        self.figures.committed(committed.is_ok());
+        committed?;
         held.set_committed(done);
         Ok(())
     }

@@ -89,6 +89,7 @@ async fn pull(
             sums.pulled += u64::try_from(count).unwrap_or(u64::MAX);
             sums.pull_ms += u64::try_from(millis).unwrap_or(u64::MAX);
         });
+        member.figures.pulled(count);
         messages.iter_mut().for_each(crate::ReceivedMessage::show_first_topic);
     }
     let count = held.change(|backlog| backlog.add(messages, pulled.next_offset));

@@ -29,7 +29,8 @@ use tokio::{
 use super::{backlog::Limits, held::Held, local::LocalFile, stats::Stats};
 use crate::{
     Client, Error, Invalid, MessageQueue, QueueOffset, ReceivedMessage, allocate::Allocate,
-    client::Membership, clock, lock, subscription::Subscription,
+    client::Membership, clock, lock, observe::Consumption, subscription::Subscription,
+    trace::Tracer,
 };
 
 /// Where to start reading a queue for which the group has not committed an offset.
@@ -80,6 +81,8 @@ pub(crate) struct Settings {
     pub(crate) commit_period: Option<Duration>,
     /// Where offsets of broadcasting members are.
     pub(crate) file: Option<LocalFile>,
+    /// Takes traces of deliveries.
+    pub(crate) tracer: Option<Arc<Tracer>>,
 }
 
 /// Which queues a member holds.
@@ -129,6 +132,7 @@ pub(crate) struct Member {
     pub(crate) settings: Settings,
     pub(crate) sink: Box<dyn Sink>,
     pub(crate) stats: Stats,
+    pub(crate) figures: Consumption,
     pub(crate) started_ms: i64,
     subscriptions: Mutex<BTreeMap<String, Arc<Subscription>>>,
     held: Mutex<BTreeMap<MessageQueue, Arc<Held>>>,
@@ -167,11 +171,13 @@ impl Member {
         client.shared.check_open()?;
         let data = heartbeat_data(&settings, subscription_data(&subscriptions));
         let membership = Membership::join(Arc::clone(&client.shared), data)?;
+        let figures = Consumption::new(&settings.group);
         let member = Arc::new_cyclic(|member| Self {
             client,
             settings,
             sink: sink(member),
             stats: Stats::default(),
+            figures,
             started_ms: clock::epoch_ms(),
             subscriptions: Mutex::new(subscriptions),
             held: Mutex::default(),
@@ -334,6 +340,7 @@ impl Member {
         for queue in held.keys() {
             *counts.entry(queue.topic()).or_default() += 1;
         }
+        self.figures.holds(held.len());
         self.widest.store(counts.into_values().max().unwrap_or(1), Ordering::Relaxed);
     }
 

@@ -1,26 +1,32 @@
 //! Automatic batching: single sends that travel together.
 //!
-//! Each queue has a lane: parcels that wait, at most one on its way. A message joins the last parcel
-//! of its queue's lane as long as there is room, so that a parcel grows while the one before it is
-//! on its way, and messages of one queue are stored in the order in which they were sent. A message
-//! that may go anywhere joins the queue that the last such message of its topic went to, until that
-//! parcel leaves.
+//! Messages that may go anywhere share the lane of their topic; those that belong to a queue have
+//! the lane of that queue. A lane is a row of parcels. A message joins the last parcel as long as
+//! there is room, so that parcels grow while those before them are on their way. A parcel leaves
+//! when its linger is over or it is full, and the lane has a shipper free: a queue's lane has one, so
+//! that its messages are stored in the order in which they were sent; a topic's lane has a few, each
+//! of which takes a parcel to a queue that no other one of the lane is at. A parcel with one message
+//! is sent as a single message.
 //!
-//! A parcel leaves when the lane is free and the linger is over, or the parcel is full. A lane's task
-//! lives as long as it has parcels. A parcel with one message is sent as a single message.
+//! What it costs to send a message decides how fast this is, so that a message is encoded once, to
+//! where it leaves from, and a parcel has one permit, one outcome and one buffer for all of its
+//! messages.
 //!
-//! Bounds: all that waits has a place in the producer's gate.
+//! Bounds: all that waits has a place in the producer's gate; [`SPARES_MAX`] buffers are kept.
+//!
+//! Elsewhere: how senders learn what became of their messages is in `outcome`.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map},
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use bytes::Bytes;
 use foldhash::fast::FixedState;
 use ringmq_protocol::batch;
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::Notify,
     task::yield_now,
     time::{Instant, sleep_until},
 };
@@ -29,9 +35,16 @@ use super::{
     Inner, SendReceipt,
     deliver::{Target, no_route},
     gate::Permit,
-    outbound::Outbound,
+    outbound::{Form, Outbound},
+    outcome::{Answering, Ticket},
 };
-use crate::{Error, MessageQueue, QueueOffset, lock, route::Route};
+use crate::{Error, Invalid, Message, MessageQueue, lock, route::Route, unique::UniqueIds};
+
+/// Buffers of parcels that have left which are kept for those to come.
+const SPARES_MAX: usize = 16;
+
+/// Room that a parcel's second message makes. Unit: bytes.
+const ROOM_MIN: usize = 8 * 1024;
 
 /// How single sends are put together into batches.
 ///
@@ -46,16 +59,17 @@ pub struct Batching {
     linger: Duration,
     len_max: usize,
     count_max: usize,
+    in_flight_max: usize,
 }
 
 impl Default for Batching {
     fn default() -> Self {
-        Self { linger: Duration::ZERO, len_max: 64 * 1024, count_max: 1024 }
+        Self { linger: Duration::ZERO, len_max: 128 * 1024, count_max: 1024, in_flight_max: 4 }
     }
 }
 
 impl Batching {
-    /// Messages wait only for the batch before them; a batch has at most 64 KiB and 1,024 messages.
+    /// Messages wait only for batches before them; a batch has at most 128 KiB and 1,024 messages.
     ///
     /// ```
     /// let batching = ringmq_client::Batching::new();
@@ -76,7 +90,7 @@ impl Batching {
         self
     }
 
-    /// Longest batch, in bytes; 64 KiB unless set. A message that is longer is sent alone.
+    /// Longest batch, in bytes; 128 KiB unless set. A message that is longer is sent alone.
     ///
     /// ```
     /// let batching = ringmq_client::Batching::new().len_max(32 * 1024);
@@ -97,6 +111,19 @@ impl Batching {
         self.count_max = count;
         self
     }
+
+    /// Most batches of one topic that are on their way at one time, if their messages may go to any
+    /// queue; 4 unless set. Each goes to a queue of its own, so a topic with fewer queues has fewer.
+    /// Batches for one queue always follow each other.
+    ///
+    /// ```
+    /// let batching = ringmq_client::Batching::new().in_flight_max(8);
+    /// ```
+    #[must_use]
+    pub const fn in_flight_max(mut self, count: usize) -> Self {
+        self.in_flight_max = count;
+        self
+    }
 }
 
 /// What a producer batches.
@@ -108,23 +135,31 @@ pub(super) struct Batcher {
 
 #[derive(Debug, Default)]
 struct Lanes {
-    by_queue: HashMap<MessageQueue, Lane, FixedState>,
-    /// Where messages of a topic go that may go anywhere.
-    current: HashMap<Arc<str>, Current, FixedState>,
+    all: HashMap<Key, Lane, FixedState>,
+    /// Empty buffers with room.
+    spares: Vec<Vec<u8>>,
+    /// The properties of one message.
+    properties: Vec<u8>,
 }
 
-#[derive(Debug)]
-struct Current {
-    route: Arc<Route>,
-    queue: MessageQueue,
+/// Which lane a message takes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// To any queue of this topic, which has its namespace.
+    Topic(Arc<str>),
+    Queue(MessageQueue),
 }
 
-/// The parcels of one queue that have not left. Its task runs as long as the lane exists.
+/// Parcels that have not left, in the order in which they will. A lane exists as long as it has
+/// shippers.
 #[derive(Debug, Default)]
 struct Lane {
     parcels: VecDeque<Parcel>,
-    /// The first parcel is full.
-    is_full: Arc<Notify>,
+    shippers: usize,
+    /// The queues that a topic's shippers are at.
+    taken: Vec<MessageQueue>,
+    /// The first parcel is full, or gets no more messages.
+    is_due: Arc<Notify>,
 }
 
 /// Messages that travel together.
@@ -134,23 +169,31 @@ struct Parcel {
     first: Outbound,
     /// All messages as a batch; empty while there is one only.
     body: Vec<u8>,
-    members: Vec<Member>,
+    answering: Answering,
+    permit: Permit,
     opened: Instant,
     /// That of the first message, so that everybody is answered in time.
     deadline: Instant,
-    /// Whether the messages may go to another queue when theirs fails.
-    is_free: bool,
     is_full: bool,
 }
 
-#[derive(Debug)]
-struct Member {
-    message_id: String,
-    sender: oneshot::Sender<Result<SendReceipt, Error>>,
-    _permit: Permit,
+/// A message on its way into a parcel.
+pub(super) struct Load<'a> {
+    pub(super) message: &'a Message,
+    /// The message, made ready by itself. Without it, the message is encoded into its parcel.
+    pub(super) ready: Option<Outbound>,
+    pub(super) permit: Permit,
+    pub(super) deadline: Instant,
 }
 
-/// What a lane's task does next.
+/// How messages are made ready, and where their ids come from.
+#[derive(Clone, Copy)]
+struct Press<'a> {
+    form: &'a Form,
+    ids: &'a UniqueIds,
+}
+
+/// What a shipper does next.
 enum Next {
     Ship(Box<Parcel>),
     Wait(Instant, Arc<Notify>),
@@ -158,46 +201,67 @@ enum Next {
 }
 
 impl Parcel {
-    fn new(first: Outbound, member: Member, deadline: Instant, is_free: bool) -> Self {
+    fn new(first: Outbound, permit: Permit, deadline: Instant) -> (Self, Ticket) {
+        let (mut answering, opened) = (Answering::default(), Instant::now());
+        let ticket = answering.ticket(first.message_id.clone());
         let is_full = first.is_compressed();
-        let members = vec![member];
-        let opened = Instant::now();
-        Self { first, body: Vec::new(), members, opened, deadline, is_free, is_full }
+        (Self { first, body: Vec::new(), answering, permit, opened, deadline, is_full }, ticket)
     }
 
     /// Whether a message can be added. One that cannot starts another parcel behind this one, which
     /// gets no more messages then: only the last parcel of a lane is asked.
-    fn fits(&self, outbound: &Outbound, is_free: bool, batching: &Batching) -> bool {
+    fn fits(&self, load: &Load<'_>, batching: &Batching) -> bool {
         !self.is_full
-            && !outbound.is_compressed()
-            && self.is_free == is_free
-            && self.first.is_hasty == outbound.is_hasty
-            && self.len() + item_len(outbound) <= batching.len_max
+            && !load.ready.as_ref().is_some_and(Outbound::is_compressed)
+            && self.first.is_hasty == load.message.is_hasty()
+            && self.len() + load.message.len_estimate() <= batching.len_max
     }
 
-    /// Adds a message that fits.
-    fn add(&mut self, outbound: &Outbound, member: Member, batching: &Batching) {
+    /// Adds a message that fits. `properties` is a buffer to work in.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`]; the parcel is as it was.
+    fn add(
+        &mut self,
+        load: Load<'_>,
+        press: Press<'_>,
+        properties: &mut Vec<u8>,
+    ) -> Result<Ticket, Invalid> {
+        let message_id = match load.ready {
+            Some(outbound) => {
+                append(&mut self.body, &outbound.item());
+                outbound.message_id
+            }
+            None => {
+                let (message, id) = (load.message, press.ids.next(self.first.born_ms));
+                properties.clear();
+                message.write_properties(properties, &id, press.form.namespace.name())?;
+                let (flag, body) = (message.flag_bits(), message.body());
+                append(&mut self.body, &batch::Item { flag, body, properties });
+                id.to_string()
+            }
+        };
+        self.permit.join(load.permit);
+        Ok(self.answering.ticket(message_id))
+    }
+
+    /// Makes the parcel a batch of one message, for others to come.
+    fn unfold(&mut self, spares: &mut Vec<Vec<u8>>) {
         if self.body.is_empty() {
-            self.body.reserve(batching.len_max.min(8 * 1024));
-            append(&mut self.body, &self.first);
+            self.body = spares.pop().unwrap_or_else(|| Vec::with_capacity(ROOM_MIN));
+            append(&mut self.body, &self.first.item());
         }
-        append(&mut self.body, outbound);
-        self.members.push(member);
-        self.is_full |= batching.count_max <= self.members.len();
     }
 
     fn len(&self) -> usize {
-        self.body.len().max(item_len(&self.first))
+        self.body.len().max(batch::ITEM_OVERHEAD + self.first.len())
     }
 }
 
-fn item_len(outbound: &Outbound) -> usize {
-    batch::ITEM_OVERHEAD + outbound.len()
-}
-
-fn append(body: &mut Vec<u8>, outbound: &Outbound) {
+fn append(body: &mut Vec<u8>, item: &batch::Item<'_>) {
     // The length of each part was checked when the message was made ready.
-    let appended = batch::append(body, &outbound.item());
+    let appended = batch::append(body, item);
     debug_assert!(appended.is_ok(), "a message that can be sent can be part of a batch");
 }
 
@@ -206,183 +270,188 @@ impl Batcher {
         Self { batching, lanes: Mutex::default() }
     }
 
-    /// Puts a message into a lane. Returns the queue if the lane is new and needs its task.
+    /// Puts a message into a lane; whether the lane needs one more shipper for it, who counts as
+    /// there already.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoute`] if the topic has no queue.
-    fn put(
-        &self,
-        route: &Arc<Route>,
-        fixed: Option<MessageQueue>,
-        pick: impl Fn() -> Option<MessageQueue>,
-        outbound: Outbound,
-        member: Member,
-        deadline: Instant,
-    ) -> Result<Option<MessageQueue>, Error> {
-        let is_free = fixed.is_none();
+    /// [`Invalid`], and the message is in no lane.
+    fn put(&self, key: &Key, load: Load<'_>, inner: &Inner) -> Result<(Ticket, bool), Invalid> {
+        let press = Press { form: &inner.form, ids: &inner.client.shared.unique_ids };
         let mut lanes = lock(&self.lanes);
-        let queue = match fixed {
-            Some(queue) => queue,
-            None => match lanes.joinable(route, &outbound, &self.batching) {
-                Some(queue) => queue,
-                None => {
-                    let queue = pick().ok_or_else(|| no_route(&outbound))?;
-                    let current = Current { route: Arc::clone(route), queue: queue.clone() };
-                    lanes.current.insert(Arc::clone(&outbound.topic), current);
-                    queue
-                }
-            },
+        let Lanes { all, spares, properties } = &mut *lanes;
+        if let Some(lane) = all.get_mut(key)
+            && let Some(last) = lane.parcels.back_mut()
+            && last.fits(&load, &self.batching)
+        {
+            last.unfold(spares);
+            let ticket = last.add(load, press, properties)?;
+            last.is_full |= self.batching.count_max <= last.answering.count();
+            if last.is_full {
+                lane.is_due.notify_one();
+            }
+            return Ok((ticket, false));
+        }
+        let Load { message, ready, permit, deadline } = load;
+        let first = match ready {
+            Some(ready) => ready,
+            None => Outbound::single(message, press.ids, press.form)?,
         };
-        let (lane, is_new) = match lanes.by_queue.entry(queue.clone()) {
-            hash_map::Entry::Occupied(lane) => (lane.into_mut(), false),
-            hash_map::Entry::Vacant(place) => (place.insert(Lane::default()), true),
+        let lane = match all.get_mut(key) {
+            Some(lane) => lane,
+            None => all.entry(key.clone()).or_default(),
         };
-        lane.push(outbound, member, deadline, is_free, &self.batching);
-        Ok(is_new.then_some(queue))
+        let (parcel, ticket) = Parcel::new(first, permit, deadline);
+        lane.parcels.push_back(parcel);
+        if lane.parcels.len() > 1 || lane.parcels.front().is_some_and(|parcel| parcel.is_full) {
+            lane.is_due.notify_one();
+        }
+        let is_one_more = lane.shippers < self.shippers_max(key, inner);
+        lane.shippers += usize::from(is_one_more);
+        Ok((ticket, is_one_more))
     }
 
-    /// What the task of a lane does next; the lane is gone when it ends.
-    fn next(&self, queue: &MessageQueue, now: Instant) -> Next {
+    fn shippers_max(&self, key: &Key, inner: &Inner) -> usize {
+        match key {
+            Key::Queue(_) => 1,
+            Key::Topic(topic) => {
+                // A route that is not known yet is found out by the first shipper.
+                let route = inner.client.shared.routes.known(topic);
+                let queues = route.map_or(0, |route| route.publish().len());
+                queues.min(self.batching.in_flight_max).max(1)
+            }
+        }
+    }
+
+    /// What a shipper of a lane does next; it does not count any more when it ends.
+    fn next(&self, key: &Key, now: Instant) -> Next {
         let mut lanes = lock(&self.lanes);
-        let hash_map::Entry::Occupied(mut lane) = lanes.by_queue.entry(queue.clone()) else {
-            return Next::End;
-        };
-        let parcels = &mut lane.get_mut().parcels;
-        let Some(first) = parcels.front() else {
-            lane.remove();
+        let Some(lane) = lanes.all.get_mut(key) else { return Next::End };
+        let Some(first) = lane.parcels.front() else {
+            lane.shippers -= 1;
+            if lane.shippers == 0 {
+                lanes.all.remove(key);
+            }
             return Next::End;
         };
         let until = first.opened + self.batching.linger;
-        if now < until && !first.is_full && parcels.len() == 1 {
-            return Next::Wait(until, Arc::clone(&lane.get().is_full));
+        if now < until && !first.is_full && lane.parcels.len() == 1 {
+            return Next::Wait(until, Arc::clone(&lane.is_due));
         }
-        parcels.pop_front().map_or(Next::End, |parcel| Next::Ship(Box::new(parcel)))
+        lane.parcels.pop_front().map_or(Next::End, |parcel| Next::Ship(Box::new(parcel)))
     }
-}
 
-impl Lanes {
-    /// The queue whose last parcel a message can join that may go anywhere.
-    fn joinable(
-        &mut self,
-        route: &Arc<Route>,
-        outbound: &Outbound,
-        batching: &Batching,
+    /// Takes a queue for a parcel of a topic: one that no other shipper is at, as long as there is
+    /// one among so many picks as there are queues.
+    fn take_queue(
+        &self,
+        key: &Key,
+        route: &Route,
+        pick: impl Fn() -> Option<MessageQueue>,
     ) -> Option<MessageQueue> {
-        let current = self.current.get(&outbound.topic)?;
-        if !Arc::ptr_eq(&current.route, route) {
-            return None;
+        let mut lanes = lock(&self.lanes);
+        let lane = lanes.all.get_mut(key)?;
+        let mut queue = pick()?;
+        for _ in 1..route.publish().len() {
+            if !lane.taken.contains(&queue) {
+                break;
+            }
+            queue = pick()?;
         }
-        let parcel = self.by_queue.get_mut(&current.queue)?.parcels.back_mut()?;
-        parcel.fits(outbound, true, batching).then(|| current.queue.clone())
+        lane.taken.push(queue.clone());
+        Some(queue)
     }
-}
 
-impl Lane {
-    fn push(
-        &mut self,
-        outbound: Outbound,
-        member: Member,
-        deadline: Instant,
-        is_free: bool,
-        batching: &Batching,
-    ) {
-        let last = self.parcels.back_mut();
-        match last.filter(|parcel| parcel.fits(&outbound, is_free, batching)) {
-            Some(parcel) => parcel.add(&outbound, member, batching),
-            None => self.parcels.push_back(Parcel::new(outbound, member, deadline, is_free)),
+    /// Gives a queue back when the parcel has arrived.
+    fn give_back(&self, key: &Key, queue: &MessageQueue) {
+        if let Some(lane) = lock(&self.lanes).all.get_mut(key)
+            && let Some(at) = lane.taken.iter().position(|taken| taken == queue)
+        {
+            lane.taken.swap_remove(at);
         }
-        if self.parcels.len() > 1 || self.parcels.front().is_some_and(|parcel| parcel.is_full) {
-            self.is_full.notify_one();
+    }
+
+    /// Keeps the buffer of a batch that nobody needs any more.
+    fn keep(&self, body: Bytes) {
+        let Ok(mut body) = body.try_into_mut() else { return };
+        body.clear();
+        let body = Vec::from(body);
+        let is_fit = (ROOM_MIN..=2 * self.batching.len_max).contains(&body.capacity());
+        let mut lanes = lock(&self.lanes);
+        if is_fit && lanes.spares.len() < SPARES_MAX {
+            lanes.spares.push(body);
         }
     }
 }
 
 impl Inner {
-    /// Sends a message together with others, if the producer does that and the message can be.
-    pub(super) async fn pass(
+    /// Sends a message together with others.
+    pub(super) async fn join(
         self: &Arc<Self>,
-        outbound: Outbound,
+        batcher: &Batcher,
+        load: Load<'_>,
         target: Target<'_>,
-        permit: Permit,
-        deadline: Instant,
     ) -> Result<SendReceipt, Error> {
-        let Some(batcher) = self.batcher.as_ref().filter(|_| outbound.can_join) else {
-            let receipt = self.deliver(&outbound, target, deadline).await;
-            drop(permit);
-            return receipt;
-        };
-        let route = self.client.shared.publish_route(&outbound.topic, deadline).await?;
-        let fixed = match target {
-            Target::Any => None,
+        let topic = self.form.topic(load.message);
+        let key = match target {
+            Target::Any => Key::Topic(topic),
             target => {
+                let route = self.client.shared.publish_route(&topic, load.deadline).await?;
                 let chosen = self.choose(&route, target, None)?;
-                Some(chosen.ok_or_else(|| no_route(&outbound))?)
+                Key::Queue(chosen.ok_or_else(|| no_route(&topic))?)
             }
         };
-        let (sender, receiver) = oneshot::channel();
-        let member = Member { message_id: outbound.message_id.clone(), sender, _permit: permit };
-        let pick = || self.choose(&route, Target::Any, None).ok().flatten();
-        let new = batcher.put(&route, fixed, pick, outbound, member, deadline)?;
-        if let Some(queue) = new {
-            tokio::spawn(run(Arc::clone(self), queue));
+        let (ticket, is_one_more) = batcher.put(&key, load, self)?;
+        if is_one_more {
+            tokio::spawn(run(Arc::clone(self), key));
         }
-        receiver.await.unwrap_or(Err(Error::Closed))
+        ticket.await
     }
 
-    async fn ship(&self, parcel: Parcel, queue: &MessageQueue) {
-        let Parcel { first, body, members, deadline, is_free, .. } = parcel;
-        let target = match is_free {
-            true => Target::First(queue),
-            false => Target::Exactly(queue),
-        };
-        let outbound = match members.len() {
+    async fn ship(&self, batcher: &Batcher, key: &Key, parcel: Parcel) {
+        let Parcel { first, body, answering, permit, deadline, .. } = parcel;
+        let outbound = match answering.count() {
             1 => first,
             _ => first.into_batch(body),
         };
-        let result = self.deliver(&outbound, target, deadline).await;
-        match result {
-            Ok(receipt) => hand_out(receipt, members),
-            Err(error) => {
-                for member in members {
-                    // Who sent it may not wait any more.
-                    drop(member.sender.send(Err(error.again())));
-                }
-            }
+        let result = self.carry(batcher, key, &outbound, deadline).await;
+        drop(permit);
+        answering.end(result);
+        batcher.keep(outbound.body);
+    }
+
+    async fn carry(
+        &self,
+        batcher: &Batcher,
+        key: &Key,
+        outbound: &Outbound,
+        deadline: Instant,
+    ) -> Result<SendReceipt, Error> {
+        if let Key::Queue(queue) = key {
+            return self.deliver(outbound, Target::Exactly(queue), deadline).await;
         }
+        let route = self.client.shared.publish_route(&outbound.topic, deadline).await?;
+        let pick = || self.choose(&route, Target::Any, None).ok().flatten();
+        let queue = batcher.take_queue(key, &route, pick);
+        let queue = queue.ok_or_else(|| no_route(&outbound.topic))?;
+        let result = self.deliver(outbound, Target::First(&queue), deadline).await;
+        batcher.give_back(key, &queue);
+        result
     }
 }
 
-/// Gives each message of a batch its part of the receipt.
-fn hand_out(receipt: SendReceipt, members: Vec<Member>) {
-    let SendReceipt { status, offset_message_id, queue, queue_offset, recall_handle, .. } = receipt;
-    let mut ids = offset_message_id.split(',');
-    for (offset, member) in (queue_offset.get()..).zip(members) {
-        let receipt = SendReceipt {
-            status,
-            message_id: member.message_id,
-            offset_message_id: ids.next().unwrap_or_default().into(),
-            queue: queue.clone(),
-            queue_offset: QueueOffset::new(offset),
-            recall_handle: recall_handle.clone(),
-        };
-        // Who sent it may not wait any more.
-        drop(member.sender.send(Ok(receipt)));
-    }
-}
-
-/// Sends the parcels of a lane, one after the other, until there are none.
-async fn run(inner: Arc<Inner>, queue: MessageQueue) {
+/// Sends parcels of a lane, one after the other, until there are none.
+async fn run(inner: Arc<Inner>, key: Key) {
     let Some(batcher) = &inner.batcher else { return };
     loop {
         // Others who are ready to run add their messages first.
         yield_now().await;
-        match batcher.next(&queue, Instant::now()) {
-            Next::Ship(parcel) => inner.ship(*parcel, &queue).await,
-            Next::Wait(until, is_full) => {
+        match batcher.next(&key, Instant::now()) {
+            Next::Ship(parcel) => inner.ship(batcher, &key, *parcel).await,
+            Next::Wait(until, is_due) => {
                 tokio::select! {
                     () = sleep_until(until) => {}
-                    () = is_full.notified() => {}
+                    () = is_due.notified() => {}
                 }
             }
             Next::End => return,

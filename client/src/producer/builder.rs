@@ -12,11 +12,7 @@ use super::{
     outbound::Form,
     reply::Greeted,
 };
-use crate::{
-    Client, Compression, Error,
-    observe::Sends,
-    trace::{self, Tracer},
-};
+use crate::{Client, Compression, Error, observe::Sends, trace::Tracer};
 
 /// How a producer is set up. Made by [`Client::producer`].
 #[derive(Debug)]
@@ -304,15 +300,9 @@ impl ProducerBuilder {
             compressed_len_min: self.compressed_len_min,
             is_traced: self.trace_topic.is_some(),
         };
-        let tracer = match &self.trace_topic {
-            None => None,
-            Some(topic) => {
-                let group = format!("_INNER_TRACE_PRODUCER-{}-PRODUCE", self.group);
-                let builder = Self::new(self.client.clone(), &group);
-                let producer = builder.send_timeout(trace::SEND_TIMEOUT).start()?;
-                Some(Tracer::start(producer, topic))
-            }
-        };
+        let topic = self.trace_topic.as_deref();
+        let tracer = topic.map(|topic| Tracer::start(&self.client, &self.group, "PRODUCE", topic));
+        let tracer = tracer.transpose()?.map(Arc::new);
         let figures = Sends::new(&group);
         let inner = Inner {
             client: self.client,

@@ -109,7 +109,7 @@ impl Inner {
                 Err(error) => return finish(weak, last, error),
             };
             let Some(queue) = self.choose(&route, target, last.as_ref())? else {
-                return finish(weak, last, no_route(outbound));
+                return finish(weak, last, no_route(&outbound.topic));
             };
             let is_same =
                 last.as_ref().is_some_and(|last| last.queue.broker_name() == queue.broker_name());
@@ -140,7 +140,7 @@ impl Inner {
                 break;
             }
         }
-        finish(weak, last, no_route(outbound))
+        finish(weak, last, no_route(&outbound.topic))
     }
 
     /// Sends once, without an answer.
@@ -152,7 +152,7 @@ impl Inner {
     ) -> Result<(), Error> {
         let shared = &self.client.shared;
         let route = shared.publish_route(&outbound.topic, deadline).await?;
-        let queue = self.choose(&route, target, None)?.ok_or_else(|| no_route(outbound))?;
+        let queue = self.choose(&route, target, None)?.ok_or_else(|| no_route(&outbound.topic))?;
         let addr = route.master(queue.broker_name()).ok_or_else(|| no_broker(&queue))?;
         let header = outbound.header(&self.group, &queue);
         let (code, body) = (outbound.code, outbound.body.clone());
@@ -307,8 +307,8 @@ fn finish(weak: Option<Sent>, last: Option<Failed>, error: Error) -> Result<Sent
     weak.ok_or_else(|| last.map_or(error, |last| last.error))
 }
 
-pub(super) fn no_route(outbound: &Outbound) -> Error {
-    Error::NoRoute { topic: outbound.topic.to_string() }
+pub(super) fn no_route(topic: &str) -> Error {
+    Error::NoRoute { topic: topic.into() }
 }
 
 fn no_broker(queue: &MessageQueue) -> Error {

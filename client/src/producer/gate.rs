@@ -24,17 +24,28 @@ pub(super) struct Gate {
     kib_max: u32,
 }
 
-/// The right to have one more send in flight. Dropping it gives the room back.
+/// The right to have one more send in flight, or several. Dropping it gives the room back.
 #[derive(Debug)]
 pub(super) struct Permit {
     gate: Arc<Gate>,
-    kib: u32,
+    count: usize,
+    kib: usize,
+}
+
+impl Permit {
+    /// Takes over the room of another one of the same gate.
+    pub(super) fn join(&mut self, mut other: Self) {
+        self.count += std::mem::take(&mut other.count);
+        self.kib += std::mem::take(&mut other.kib);
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.gate.count.add_permits(1);
-        self.gate.kib.add_permits(self.kib.try_into().unwrap_or_default());
+        if 0 < self.count {
+            self.gate.count.add_permits(self.count);
+            self.gate.kib.add_permits(self.kib);
+        }
     }
 }
 
@@ -67,9 +78,9 @@ impl Gate {
         let kib = self.kib_of(len);
         self.count.acquire().await?.forget();
         // From here on the permit gives back what is forgotten.
-        let mut permit = Permit { gate: Arc::clone(self), kib: 0 };
+        let mut permit = Permit { gate: Arc::clone(self), count: 1, kib: 0 };
         self.kib.acquire_many(kib).await?.forget();
-        permit.kib = kib;
+        permit.kib = kib.try_into().unwrap_or_default();
         Ok(permit)
     }
 
@@ -87,7 +98,7 @@ impl Gate {
         let room = self.kib.try_acquire_many(kib).map_err(full)?;
         self.count.try_acquire().map_err(full)?.forget();
         room.forget();
-        Ok(Permit { gate: Arc::clone(self), kib })
+        Ok(Permit { gate: Arc::clone(self), count: 1, kib: kib.try_into().unwrap_or_default() })
     }
 
     fn kib_of(&self, len: usize) -> u32 {

@@ -51,8 +51,6 @@ pub(super) struct Outbound {
     /// The unique id, or those of a batch joined with commas.
     pub(super) message_id: String,
     pub(super) born_ms: i64,
-    /// Whether it can be part of a batch.
-    pub(super) can_join: bool,
     pub(super) is_hasty: bool,
     pub(super) traced: Option<Box<Traced>>,
     flag: i32,
@@ -77,7 +75,6 @@ impl Outbound {
             body,
             properties,
             message_id: message_id.to_string(),
-            can_join: !message.is_delayed() && !message.topic().starts_with(RETRY_PREFIX),
             is_hasty: message.is_hasty(),
             traced: form.is_traced.then(|| Box::new(Traced::new(message))),
             flag: message.flag_bits(),
@@ -144,7 +141,6 @@ impl Outbound {
             topic: form.topic(first),
             body: body.into(),
             message_id,
-            can_join: false,
             is_hasty: first.is_hasty(),
             traced: form.is_traced.then(|| Box::new(Traced::new(first))),
             flag: 0,
@@ -160,7 +156,6 @@ impl Outbound {
         Self {
             code: request::SEND_BATCH_MESSAGE,
             body: body.into(),
-            can_join: false,
             flag: 0,
             properties: wait(self.is_hasty).to_vec(),
             ..self
@@ -214,18 +209,24 @@ impl Traced {
 }
 
 impl Form {
-    fn topic(&self, message: &Message) -> Arc<str> {
+    /// A message's topic with the namespace.
+    pub(super) fn topic(&self, message: &Message) -> Arc<str> {
         match self.namespace.wrap(message.topic()) {
             Cow::Borrowed(_) => message.shared_topic(),
             Cow::Owned(topic) => topic.into(),
         }
     }
 
+    /// Whether a body is long enough to be packed.
+    pub(super) const fn packs(&self, body: &Bytes) -> bool {
+        self.compression.is_some() && self.compressed_len_min <= body.len()
+    }
+
     /// The body, packed if it is long enough and gets shorter, and its sys flag.
     fn pack(&self, body: &Bytes) -> (Bytes, i32) {
         let packed = self
             .compression
-            .filter(|_| self.compressed_len_min <= body.len())
+            .filter(|_| self.packs(body))
             .and_then(|compression| compression.pack(body, self.compression_level));
         packed.unwrap_or_else(|| (body.clone(), 0))
     }

@@ -33,6 +33,7 @@ use crate::{
     client::Shared,
     lock, message,
     remoting::{Inbound, Reply, unexpected},
+    trace::{self, Tracer},
 };
 
 /// What became of the application's part of a transaction.
@@ -54,6 +55,15 @@ impl TransactionState {
             Self::Unknown => 0,
         }
     }
+
+    /// Upstream's name. Source: Apache RocketMQ 4.9.8, `LocalTransactionState`.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Commit => "COMMIT_MESSAGE",
+            Self::Rollback => "ROLLBACK_MESSAGE",
+            Self::Unknown => "UNKNOW",
+        }
+    }
 }
 
 type Checking = Pin<Box<dyn Future<Output = TransactionState> + Send>>;
@@ -62,7 +72,14 @@ type Check = Arc<dyn Fn(ReceivedMessage) -> Checking + Send + Sync>;
 /// Who knows what became of the transactions of which group.
 #[derive(Default)]
 pub(crate) struct Checks {
-    by_group: Mutex<HashMap<String, Check>>,
+    by_group: Mutex<HashMap<String, Checker>>,
+}
+
+/// A group's check, and what takes traces of its answers.
+#[derive(Clone)]
+struct Checker {
+    check: Check,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl fmt::Debug for Checks {
@@ -121,6 +138,8 @@ pub struct Transaction {
     topic: Arc<str>,
     transaction_id: Option<String>,
     receipt: SendReceipt,
+    tag: Option<String>,
+    keys: String,
 }
 
 impl ProducerBuilder {
@@ -156,7 +175,9 @@ impl ProducerBuilder {
         if checks.contains_key(&inner.group) {
             return Err(Invalid::GroupInUse(inner.group.clone()).into());
         }
-        checks.insert(inner.group.clone(), Arc::new(move |message| Box::pin(check(message))));
+        let check: Check = Arc::new(move |message| Box::pin(check(message)));
+        let tracer = inner.tracer.clone();
+        checks.insert(inner.group.clone(), Checker { check, tracer });
         drop(checks);
         Ok(TransactionalProducer { producer, _enlisted: Arc::new(Enlisted { inner }) })
     }
@@ -255,6 +276,8 @@ impl TransactionalProducer {
             topic: Arc::clone(&outbound.topic),
             transaction_id: sent.transaction_id,
             receipt: sent.receipt,
+            tag: message.tag_text().map(Into::into),
+            keys: message.keys_text().into(),
         })
     }
 }
@@ -321,7 +344,21 @@ impl Transaction {
             topic: Some((&*self.topic).into()),
             broker_name: Some(broker_name.into()),
         };
-        end(shared, addr, &header, remark, deadline).await
+        end(shared, addr, &header, remark, deadline).await?;
+        if let Some(tracer) = &self.inner.tracer {
+            tracer.settled(&trace::Settled {
+                group: &shared.namespace.unwrap(&self.inner.group),
+                topic: &shared.namespace.unwrap(&self.topic),
+                message_id: &receipt.message_id,
+                tag: self.tag.as_deref(),
+                keys: &self.keys,
+                addr,
+                transaction_id: self.transaction_id.as_deref(),
+                state: state.name(),
+                is_asked: false,
+            });
+        }
+        Ok(())
     }
 }
 
@@ -357,13 +394,14 @@ async fn answer_check(shared: &Shared, inbound: &Inbound) -> Result<(), Error> {
     let message = message.ok_or_else(|| unexpected(addr, "no half message"))?;
     let group = message.property(name::PGROUP).unwrap_or_default().to_owned();
     let check = lock(&shared.checks.by_group).get(&group).cloned();
-    let Some(check) = check else {
+    let Some(Checker { check, tracer }) = check else {
         tracing::debug!(addr, group, "a check of a group that is not here");
         return Ok(());
     };
     let topic = message.topic().to_owned();
     let message_id = message.message_id();
-    let state = check(message.unwrapped(&shared.namespace)).await;
+    let asked = message.unwrapped(&shared.namespace);
+    let state = check(asked.clone()).await;
     let answer = EndTransactionRequest {
         producer_group: group.into(),
         tran_state_table_offset: header.tran_state_table_offset,
@@ -375,5 +413,19 @@ async fn answer_check(shared: &Shared, inbound: &Inbound) -> Result<(), Error> {
         topic: Some(topic.into()),
         broker_name: header.broker_name.clone(),
     };
-    end(shared, addr, &answer, None, shared.deadline()).await
+    end(shared, addr, &answer, None, shared.deadline()).await?;
+    if let Some(tracer) = tracer {
+        tracer.settled(&trace::Settled {
+            group: &shared.namespace.unwrap(&answer.producer_group),
+            topic: asked.topic(),
+            message_id: answer.msg_id.as_deref().unwrap_or_default(),
+            tag: asked.tag(),
+            keys: asked.property(name::KEYS).unwrap_or_default(),
+            addr,
+            transaction_id: answer.transaction_id.as_deref(),
+            state: state.name(),
+            is_asked: true,
+        });
+    }
+    Ok(())
 }

@@ -323,6 +323,7 @@ impl PullConsumerBuilder {
             rebalance_period: self.rebalance_period.max(Duration::from_millis(10)),
             commit_period: self.commit_period,
             file: None,
+            tracer: None,
         })
     }
 }

@@ -31,6 +31,7 @@ use crate::{
         retry::DELIVERIES_MAX,
     },
     subscription::Subscription,
+    trace::Tracer,
 };
 
 /// How a push consumer is set up. Made by [`Client::push_consumer`]. The defaults are upstream's.
@@ -59,6 +60,7 @@ pub struct PushConsumerBuilder {
     suspend_pause: Duration,
     rebalance_period: Duration,
     commit_period: Duration,
+    trace_topic: Option<String>,
 }
 
 impl PushConsumerBuilder {
@@ -86,6 +88,7 @@ impl PushConsumerBuilder {
             suspend_pause: Duration::from_secs(1),
             rebalance_period: Duration::from_secs(20),
             commit_period: Duration::from_secs(5),
+            trace_topic: None,
         }
     }
 
@@ -349,6 +352,31 @@ impl PushConsumerBuilder {
         self
     }
 
+    /// Leaves a trace of each delivery in the brokers' trace topic, `RMQ_SYS_TRACE_TOPIC`, which
+    /// upstream's tools read; off unless set. Traces never hold up messages: under load some are
+    /// dropped.
+    ///
+    /// ```no_run
+    /// # fn example(client: ringmq_client::Client) {
+    /// let builder = client.push_consumer("billing").traced();
+    /// # }
+    /// ```
+    pub fn traced(self) -> Self {
+        self.traced_in(names::TRACE_TOPIC)
+    }
+
+    /// As [`PushConsumerBuilder::traced`], in a topic of one's own.
+    ///
+    /// ```no_run
+    /// # fn example(client: ringmq_client::Client) {
+    /// let builder = client.push_consumer("billing").traced_in("BillingTraces");
+    /// # }
+    /// ```
+    pub fn traced_in(mut self, topic: &str) -> Self {
+        self.trace_topic = Some(topic.into());
+        self
+    }
+
     /// Joins the group, and gives its messages to the listener as they come, many at a time. Returns
     /// when the queues have been divided once, or when that takes longer than a call may.
     ///
@@ -451,7 +479,12 @@ impl PushConsumerBuilder {
                 client.shared.check_subscription(&self.group, topic, subscription).await?;
             }
         }
-        Member::join(client, self.settings(is_ordered), subscriptions, sink)
+        let group = client.shared.namespace.unwrap(&self.group);
+        let topic = self.trace_topic.as_deref();
+        let tracer = topic.map(|topic| Tracer::start(&client, &group, "CONSUME", topic));
+        let tracer = tracer.transpose()?.map(Arc::new);
+        let settings = Settings { tracer, ..self.settings(is_ordered) };
+        Member::join(client, settings, subscriptions, sink)
     }
 
     /// # Source
@@ -499,6 +532,7 @@ impl PushConsumerBuilder {
             rebalance_period: self.rebalance_period.max(Duration::from_millis(10)),
             commit_period: Some(self.commit_period),
             file,
+            tracer: None,
         }
     }
 }

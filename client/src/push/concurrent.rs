@@ -22,6 +22,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
+use tracing::Instrument;
 
 use super::listener::{Delivery, Listener, Verdict, guarded};
 use crate::{
@@ -33,6 +34,7 @@ use crate::{
         retry::Again,
     },
     lock,
+    trace::Ended,
 };
 
 /// Pause before messages that could not be sent back are given to the listener again. Source: as
@@ -182,32 +184,38 @@ impl<L: Listener> Desk<L> {
         if messages.is_empty() || held.is_dropped() {
             return;
         }
-        let started = Instant::now();
         let offsets: Vec<_> = messages.iter().map(ReceivedMessage::queue_offset).collect();
-        let verdict = self.verdict(member.shown(messages)).await;
+        let watch = member.watch(&messages);
+        let (verdict, is_panic) = self.verdict(member, messages).await;
         let done = match verdict {
             Verdict::Done => offsets.len(),
             Verdict::DoneFirst(count) => count.min(offsets.len()),
             _ => 0,
         };
         let (done, failed) = offsets.split_at(done);
-        member.stats.count(held.queue.topic(), |sums| {
-            sums.consume_ms += u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            sums.done += u64::try_from(done.len()).unwrap_or(u64::MAX);
-            sums.failed += u64::try_from(failed.len()).unwrap_or(u64::MAX);
-        });
+        let how = match failed.is_empty() {
+            true => Ended::Done,
+            false if is_panic => Ended::Panicked,
+            false => Ended::Failed,
+        };
+        let count = u64::try_from(done.len()).unwrap_or(u64::MAX);
+        watch.end(member, held.queue.topic(), count, how, self.terms.consume_time_max);
         held.finish(done.iter().copied());
         if !failed.is_empty() {
             self.give_back(member, held, failed, verdict).await;
         }
     }
 
-    async fn verdict(&self, messages: Vec<ReceivedMessage>) -> Verdict {
-        match guarded(self.listener.consume(Delivery::new(messages))).await {
-            Ok(verdict) => verdict,
+    /// What the listener says; whether it panicked.
+    async fn verdict(&self, member: &Member, messages: Vec<ReceivedMessage>) -> (Verdict, bool) {
+        let messages = member.shown(messages);
+        let span = member.span(&messages);
+        let consumed = guarded(self.listener.consume(Delivery::new(messages))).instrument(span);
+        match consumed.await {
+            Ok(verdict) => (verdict, false),
             Err(panic) => {
                 tracing::error!(panic, "the listener panicked, the message comes again");
-                Verdict::Retry
+                (Verdict::Retry, true)
             }
         }
     }

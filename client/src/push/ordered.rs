@@ -17,6 +17,7 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout_at},
 };
+use tracing::Instrument;
 
 use super::listener::{Delivery, OrderedListener, OrderedVerdict, guarded};
 use crate::{
@@ -26,6 +27,7 @@ use crate::{
         member::{Directly, Member, Sink},
         retry::Again,
     },
+    trace::Ended,
 };
 
 /// Shortest and longest pause of a queue. Source: as above,
@@ -112,22 +114,21 @@ impl<L: OrderedListener> Desk<L> {
         if messages.is_empty() {
             return Next::AtOnce;
         }
-        let count = u64::try_from(messages.len()).unwrap_or(u64::MAX);
-        let verdict =
-            match guarded(self.listener.consume(Delivery::new(member.shown(messages.clone()))))
-                .await
-            {
-                Ok(verdict) => verdict,
-                Err(panic) => {
-                    tracing::error!(panic, "the listener panicked, the message comes again");
-                    OrderedVerdict::Suspend
-                }
-            };
-        let is_done = matches!(verdict, OrderedVerdict::Done | OrderedVerdict::Hold);
-        member.stats.count(held.queue.topic(), |sums| {
-            sums.consume_ms += u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            *(if is_done { &mut sums.done } else { &mut sums.failed }) += count;
-        });
+        let (count, watch) = (messages.len(), member.watch(&messages));
+        let shown = member.shown(messages.clone());
+        let span = member.span(&shown);
+        let consumed = guarded(self.listener.consume(Delivery::new(shown))).instrument(span);
+        let (verdict, how) = match consumed.await {
+            Ok(verdict @ (OrderedVerdict::Done | OrderedVerdict::Hold)) => (verdict, Ended::Done),
+            Ok(verdict) => (verdict, Ended::Failed),
+            Err(panic) => {
+                tracing::error!(panic, "the listener panicked, the message comes again");
+                (OrderedVerdict::Suspend, Ended::Panicked)
+            }
+        };
+        let done = if how == Ended::Done { count } else { 0 };
+        let done = u64::try_from(done).unwrap_or(u64::MAX);
+        watch.end(member, held.queue.topic(), done, how, Duration::MAX);
         self.settle(member, held, messages, verdict).await
     }
 

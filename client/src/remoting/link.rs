@@ -2,7 +2,7 @@
 //!
 //! A request is copied behind those that wait to be written, and one task writes all that waits at
 //! once, after everybody who is ready to send has had a turn. A request that is alone on its
-//! connection is written where it is made instead: nothing would join it.
+//! connection, or long, is written where it is made instead: nothing would join it.
 //!
 //! Answers to sends, which are short and many, are read where they lie in the receive buffer; the
 //! others are handed over as slices of it.
@@ -335,7 +335,8 @@ impl State {
                 core.sweep_at = Some(call.deadline);
             }
             core.calls.insert(opaque, call);
-            is_alone = core.calls.len() == 1 && !core.is_writing;
+            // Nothing would be written together with a body that is not copied.
+            is_alone = !core.is_writing && (core.calls.len() == 1 || Queue::is_long(body));
         }
         let written = match &core.direct {
             Some(direct) if is_alone => Queue::try_write(direct, head, body),

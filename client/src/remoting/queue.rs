@@ -11,6 +11,9 @@ use tokio::{
 /// Bodies up to this length are copied behind their headers, so that one write sends many frames.
 const COPIED_LEN_MAX: usize = 16 * 1024;
 
+/// Most pieces of one write; the kernel takes 1,024.
+const PIECES_MAX: usize = 64;
+
 /// Room that is kept while there is nothing to write. Unit: bytes.
 const KEPT_LEN_MAX: usize = 1024 * 1024;
 
@@ -38,12 +41,17 @@ impl Queue {
     pub(super) fn push(&mut self, head: &[u8], body: &Bytes, written: usize) {
         self.bytes.extend_from_slice(head.get(written..).unwrap_or_default());
         let written = written.saturating_sub(head.len()).min(body.len());
-        if body.len() <= COPIED_LEN_MAX {
+        if !Self::is_long(body) {
             self.bytes.extend_from_slice(body.get(written..).unwrap_or_default());
         } else {
             self.long_len += body.len() - written;
             self.long.push((self.bytes.len(), body.slice(written..)));
         }
+    }
+
+    /// Whether a body of this length is not copied.
+    pub(super) const fn is_long(body: &Bytes) -> bool {
+        COPIED_LEN_MAX < body.len()
     }
 
     /// Writes a frame as far as the socket takes it now; returns how many bytes that are. What went
@@ -63,11 +71,16 @@ impl Queue {
         writer: &mut (impl AsyncWrite + Unpin),
     ) -> io::Result<()> {
         let mut from = 0;
-        for (place, body) in self.long.drain(..) {
-            writer.write_all(self.bytes.get(from..place).unwrap_or_default()).await?;
-            writer.write_all(&body).await?;
-            from = place;
+        for bodies in self.long.chunks(PIECES_MAX / 2) {
+            let mut pieces = Vec::with_capacity(2 * bodies.len());
+            for (place, body) in bodies {
+                pieces.push(IoSlice::new(self.bytes.get(from..*place).unwrap_or_default()));
+                pieces.push(IoSlice::new(body));
+                from = *place;
+            }
+            write_all(writer, &mut pieces).await?;
         }
+        self.long.clear();
         writer.write_all(self.bytes.get(from..).unwrap_or_default()).await?;
         // TLS holds bytes back until it is told not to; a socket does nothing here.
         writer.flush().await?;
@@ -76,6 +89,22 @@ impl Queue {
         self.bytes.shrink_to(KEPT_LEN_MAX);
         Ok(())
     }
+}
+
+/// Writes all of some pieces.
+async fn write_all(
+    writer: &mut (impl AsyncWrite + Unpin),
+    mut pieces: &mut [IoSlice<'_>],
+) -> io::Result<()> {
+    // Nothing to write would look like a peer that takes nothing.
+    IoSlice::advance_slices(&mut pieces, 0);
+    while !pieces.is_empty() {
+        match writer.write_vectored(pieces).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => IoSlice::advance_slices(&mut pieces, written),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A connected socket, plain or inside TLS, in two halves.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -89,6 +89,33 @@ impl AsyncWrite for Writer {
             },
             #[cfg(feature = "tls")]
             Self::Tls(half) => Pin::new(half).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(half) => loop {
+                match half.try_write_vectored(pieces) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        ready!(half.as_ref().as_ref().poll_write_ready(context))?;
+                    }
+                    written => return Poll::Ready(written),
+                }
+            },
+            #[cfg(feature = "tls")]
+            Self::Tls(half) => Pin::new(half).poll_write_vectored(context, pieces),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(_) => true,
+            #[cfg(feature = "tls")]
+            Self::Tls(half) => half.is_write_vectored(),
         }
     }
 

@@ -39,10 +39,10 @@ def install(source, build):
     _once(build / "python", [requirements], lambda: _pip(requirements, build / "python"))
 
 
-def apache(source, build):
-    """Installs the Apache servers; returns the folder of their jars."""
-    pom, jars = source / "peers" / "apache" / "pom.xml", build / "apache-4.9.7"
-    _once(jars, [pom], lambda: _maven(pom, jars, None))
+def apache(source, build, name):
+    """Installs the Apache servers of `apache-VERSION`; returns the folder of their jars."""
+    pom, jars = source / "peers" / "apache" / "pom.xml", build / name
+    _once(jars, [pom], lambda: _maven(pom, jars, name.removeprefix("apache-")))
     return jars
 
 
@@ -73,8 +73,8 @@ def _run(command, folder=None):
 
 
 def _maven(pom, jars, version):
-    command = ["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
-    _run(command + ([f"-Drocketmq.version={version}"] if version else []))
+    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", f"-Drocketmq.version={version}"]
+    _run(["mvn", "-q", "-B", "-f", pom, *goal])
 
 
 def _javac(runner, jars, classes):

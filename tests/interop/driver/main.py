@@ -22,8 +22,8 @@ def main(arguments):
     options = _parse(arguments)
     build = Path(options.build)
     install.install(SOURCE, build)
-    if options.peer == Apache.name:
-        peer = Apache(install.apache(SOURCE, build))
+    if options.peer in Apache.names:
+        peer = Apache(options.peer, install.apache(SOURCE, build, options.peer))
     else:
         peer = RingMq(options.ringmq or install.ringmq(ROOT, TARGET))
     rust = install.rust(ROOT, TARGET)
@@ -119,7 +119,7 @@ def _parse(arguments):
     parser = argparse.ArgumentParser(prog="tests/interop/run.sh", description=__doc__)
     names = ", ".join(SCENARIOS)
     parser.add_argument("scenarios", nargs="*", default=SCENARIOS, help=f"of {names}; default all")
-    parser.add_argument("--peer", choices=["ringmq", Apache.name], default="ringmq", help="whose servers")
+    parser.add_argument("--peer", choices=["ringmq", *Apache.names], default="ringmq", help="whose servers")
     parser.add_argument("--client", default="", help="only clients whose name contains this")
     parser.add_argument("--crashes", type=int, default=20, help="how often the broker is killed")
     parser.add_argument("--seed", type=int, default=1, help="decides who comes and goes in `groups`")

@@ -229,11 +229,11 @@ class Standalone:
 class Apache:
     """Clusters of the published Apache servers, which the tests must pass against as well."""
 
-    name = "apache-4.9.7"
+    names = ("apache-4.9.7", "apache-5.5.0")
     restart_seconds_max = None  # It takes seconds; the run prints how many.
 
-    def __init__(self, jars):
-        self._jars = jars
+    def __init__(self, name, jars):
+        self.name, self._jars = name, jars
 
     def cluster(self, folder, broker_names):
         """A name server and one broker for each name."""
@@ -282,9 +282,9 @@ class Apache:
     def _write_logback(folder):
         (folder / "conf").mkdir(exist_ok=True)
         for server in ("namesrv", "broker"):
-            (folder / "conf" / f"logback_{server}.xml").write_text(
-                '<configuration><root level="OFF"/></configuration>\n'
-            )
+            # That of 4.9, and that of 5.x.
+            for name in (f"logback_{server}.xml", f"rmq.{server}.logback.xml"):
+                (folder / "conf" / name).write_text('<configuration><root level="OFF"/></configuration>\n')
 
 
 def fresh_folder(parent, name):
