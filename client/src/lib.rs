@@ -56,6 +56,30 @@
 //! # }
 //! ```
 //!
+//! **What a member gets of a topic** is a [`Filter`]: tags, or an expression of SQL92 over the
+//! properties of messages, with `=`, `<>`, `<`, `BETWEEN`, `IN`, `IS NULL`, `AND`, `OR` and `NOT`. A
+//! property that a message lacks is `NULL`. The broker works it out (Apache's needs
+//! `enablePropertyFilter=true`), and [`start`](PushConsumerBuilder::start) fails if it cannot.
+//!
+//! ```no_run
+//! # async fn example(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+//! use ringmq_client::{Delivery, Filter, Message};
+//!
+//! let producer = client.producer("shop").start()?;
+//! let message = Message::new("Orders", "{}").property("region", "eu").property("price", "1200");
+//! producer.send(message).await?;
+//!
+//! let consumer = client
+//!     .push_consumer("expensive")
+//!     .subscribe("Orders", Filter::sql("price > 1000 AND region IN ('eu', 'uk')"))
+//!     .start(|delivery: Delivery| async move {
+//!         println!("{:?}", delivery[0].property("price"));
+//!     })
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! **Delivery is at least once.** A message comes again after a crash, when its queue changes hands
 //! while it is worked on, when the listener takes longer than
 //! [`consume_time_max`](PushConsumerBuilder::consume_time_max), and when the listener says so. After
@@ -74,6 +98,14 @@
 //! for `shutdown` that is longer than the listener takes; the number of
 //! [dead letters](Verdict::DeadLetter) and the distance between [`PushConsumer::queues`] and the
 //! ends of the queues watched.
+//!
+//! # Watching
+//!
+//! Sends and deliveries have spans of the `tracing` crate (`send`, `consume`, level debug). With the
+//! feature `metrics` there are figures of both through that crate's facade: how many messages were
+//! sent, pulled and consumed, how many failed, how long it took, how many queues a member holds.
+//! [`ProducerBuilder::traced`] and [`PushConsumerBuilder::traced`] leave upstream's message traces,
+//! which its console shows.
 //!
 //! # Errors and bounds
 //!

@@ -31,6 +31,7 @@ use tokio::{
 
 const TOPIC: &str = "faults";
 const SLOW: &str = "broker-b";
+const TASKS: usize = 64;
 
 /// Passes bytes on between clients and one broker; the broker's answers take as long as is told.
 struct Wire {
@@ -179,20 +180,21 @@ async fn a_slow_broker_is_left_out_while_latency_faults_are_on_and_comes_back() 
     let client = three.client().await;
     let producer = client.producer("p").start().unwrap();
     three.wire.delay(Duration::from_secs(2));
-    let (off, _) = send_for(&producer, 8, Duration::from_secs(7)).await;
-    assert!((300..=366).contains(&share(&off)), "off, the share stays a third: {off:?}");
+    // Tasks end behind the slow broker more often than not, which counts for it.
+    let (off, _) = send_for(&producer, TASKS, Duration::from_secs(7)).await;
+    assert!((300..=400).contains(&share(&off)), "off, the share stays a third: {off:?}");
 
     producer.set_latency_faults(true);
     // What is learnt in the first 5 s has to suffice.
-    send_for(&producer, 8, Duration::from_secs(5)).await;
-    let (on, _) = send_for(&producer, 8, Duration::from_secs(5)).await;
+    send_for(&producer, TASKS, Duration::from_secs(5)).await;
+    let (on, _) = send_for(&producer, TASKS, Duration::from_secs(5)).await;
     assert!(share(&on) < 20, "on, the share is under 2 %: {on:?}");
 
     three.wire.delay(Duration::ZERO);
     // An answer after 2 s costs 5 s by the rule of 5.x, and one may still be on its way.
     sleep(Duration::from_secs(2 + 5)).await;
-    let (back, _) = send_for(&producer, 8, Duration::from_secs(2)).await;
-    assert!((300..=366).contains(&share(&back)), "and it comes back: {back:?}");
+    let (back, _) = send_for(&producer, TASKS, Duration::from_secs(2)).await;
+    assert!((300..=400).contains(&share(&back)), "and it comes back: {back:?}");
     println!(
         "shares of the slow broker, permille: off {}, on {}, back {}",
         share(&off),
@@ -221,8 +223,8 @@ async fn a_broker_that_is_killed_costs_no_error_and_at_most_three_seconds() {
 /// A consumer in a process of its own.
 struct Consumer {
     process: Child,
-    /// Keys as they come.
-    keys: mpsc::Receiver<u64>,
+    /// Keys as they come, and when.
+    keys: mpsc::Receiver<(u64, Instant)>,
 }
 
 impl Consumer {
@@ -242,7 +244,7 @@ impl Consumer {
                 let Ok(event) = serde_json::from_str::<serde_json::Value>(&line) else { continue };
                 let key = event.get("key").and_then(|key| key.as_str());
                 if let Some(key) = key
-                    && sender.send(key.parse().unwrap()).is_err()
+                    && sender.send((key.parse().unwrap(), Instant::now())).is_err()
                 {
                     return;
                 }
@@ -251,8 +253,8 @@ impl Consumer {
         Self { process, keys }
     }
 
-    /// Ends the process as a crash does; what it had told.
-    fn kill(mut self) -> Vec<u64> {
+    /// Ends the process as a crash does; what it had told besides.
+    fn kill(mut self) -> Vec<(u64, Instant)> {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         self.keys.iter().collect()
@@ -262,9 +264,12 @@ impl Consumer {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_that_is_killed_repeats_at_most_one_commit_period() {
     const PER_SECOND: u64 = 10_000;
-    const COMMIT_SECONDS: u64 = 5;
+    /// So much is consumed before the kill: more than can come twice.
+    const SEEN_MIN: usize = 150_000;
     /// What the client may hold of each queue, and one pull beyond.
-    const HELD_MAX: u64 = 4 * (1000 + 32);
+    const HELD_MAX: usize = 4 * (1000 + 32);
+    /// The commit period, and the time that a commit may take on a busy machine.
+    const COMMIT_TIME: Duration = Duration::from_millis(5000 + 1000);
     let folder = Folder::new("client-killed");
     let server = Ringmq::start(&Settings::new(&folder.path().join("data")));
     let client = Client::connect(&server.namesrv().to_string()).await.unwrap();
@@ -288,23 +293,27 @@ async fn a_consumer_that_is_killed_repeats_at_most_one_commit_period() {
         })
     };
     let first = Consumer::start(server.namesrv(), "first");
-    // Longer than two commit periods, so that the bound is not all there is.
-    sleep(Duration::from_secs(12)).await;
-    let seen = first.kill();
-    let first_seen: BTreeSet<_> = seen.iter().copied().collect();
-    assert_eq!(first_seen.len(), seen.len(), "nothing comes twice to one who lives");
+    let mut seen = Vec::new();
+    while seen.len() < SEEN_MIN {
+        seen.push(first.keys.recv_timeout(PATIENCE).expect("messages come"));
+    }
+    let killed = Instant::now();
+    seen.extend(first.kill());
+    let mut all: BTreeSet<_> = seen.iter().map(|(key, _)| *key).collect();
+    assert_eq!(all.len(), seen.len(), "nothing comes twice to one who lives");
     let second = Consumer::start(server.namesrv(), "second");
     sleep(Duration::from_secs(2)).await;
     stop.store(true, Ordering::Relaxed);
     let sent = sending.await.unwrap();
-    let (mut all, mut repeats) = (first_seen, 0);
+    let mut repeats = 0;
     while u64::try_from(all.len()).unwrap() < sent {
-        let key = second.keys.recv_timeout(PATIENCE).expect("nothing is lost");
-        repeats += u64::from(!all.insert(key));
+        let (key, _) = second.keys.recv_timeout(PATIENCE).expect("nothing is lost");
+        repeats += usize::from(!all.insert(key));
     }
-    let bound = COMMIT_SECONDS * PER_SECOND + HELD_MAX;
+    let lately = seen.iter().filter(|(_, at)| killed < *at + COMMIT_TIME).count();
+    let bound = lately + HELD_MAX;
     println!("{repeats} of {sent} messages came twice after SIGKILL; allowed are {bound}");
-    assert!(repeats <= bound, "{repeats} of {sent} came twice");
-    assert!(bound < u64::try_from(seen.len()).unwrap(), "the first one got more than the bound");
+    assert!(repeats <= bound, "{repeats} of {sent} came twice, allowed are {bound}");
+    assert!(bound < seen.len(), "the bound says something");
     drop(second.kill());
 }

@@ -64,12 +64,12 @@ pub struct Batching {
 
 impl Default for Batching {
     fn default() -> Self {
-        Self { linger: Duration::ZERO, len_max: 128 * 1024, count_max: 1024, in_flight_max: 4 }
+        Self { linger: Duration::ZERO, len_max: 256 * 1024, count_max: 1024, in_flight_max: 4 }
     }
 }
 
 impl Batching {
-    /// Messages wait only for batches before them; a batch has at most 128 KiB and 1,024 messages.
+    /// Messages wait only for batches before them; a batch has at most 256 KiB and 1,024 messages.
     ///
     /// ```
     /// let batching = ringmq_client::Batching::new();
@@ -90,7 +90,7 @@ impl Batching {
         self
     }
 
-    /// Longest batch, in bytes; 128 KiB unless set. A message that is longer is sent alone.
+    /// Longest batch, in bytes; 256 KiB unless set. A message that is longer is sent alone.
     ///
     /// ```
     /// let batching = ringmq_client::Batching::new().len_max(32 * 1024);
