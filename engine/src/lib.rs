@@ -26,6 +26,14 @@
 //! [`AppendError::Backlogged`]. Records that were read hold memory of the shard until they are
 //! dropped; readers that hold much are given copies instead, so an append never waits for them.
 //!
+//! # What an acknowledgement means
+//!
+//! A property of the store, [`StoreOptions::acknowledge`]. In a durable store, the default, what is
+//! answered is on the device: no crash loses it. In a buffered one it lies in shared memory that
+//! outlives the process, and goes to the device behind the answer: a killed process loses nothing, a
+//! power cut or a crash of the system can cost the last moments, and leaves the log's prefix. That
+//! [`RecoveryReport::lost_bytes_max`] says.
+//!
 //! # Files
 //!
 //! ```text

@@ -207,6 +207,35 @@ fn buffers_of_another_run_of_the_system_and_damaged_groups_do_not_count() {
 }
 
 #[test]
+fn the_memory_of_a_store_that_is_open_is_not_taken_by_its_copy() {
+    let folders = Folders::new();
+    let (mut shard, _) = folders.open(Some(Acknowledge::Buffered));
+    let queue = queue(&mut shard);
+    (0..10).for_each(|n| assert_eq!(append(&mut shard, queue, &body(n)), n));
+    let copy = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    copy_folder(folders.store.path(), copy.path());
+    let options = options(None, folders.buffers.path());
+    let refused = Store::open(copy.path(), &options, 42, NOW).err().unwrap();
+    assert!(matches!(refused, OpenError::Held(_)), "{refused}");
+    drop(shard);
+    let (mut shard, _) = folders.open(None);
+    check(&mut shard, 10);
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&target).unwrap();
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
+    }
+}
+
+#[test]
 fn memory_that_cannot_be_reserved_is_one_clear_line() {
     let folders = Folders::new();
     let mut large = options(Some(Acknowledge::Buffered), folders.buffers.path());

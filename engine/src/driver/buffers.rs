@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
-use super::files::{ShardFiles, io_error, replace};
+use super::files::{ShardFiles, io_error, lock, replace};
 use crate::error::OpenError;
 use crate::format::buffers::{self, Head, Note};
 use crate::layout::Geometry;
@@ -62,7 +62,8 @@ impl ShardFiles {
             return Ok(0);
         }
         let boot = boot()?;
-        self.left = left(&note.path)?.filter(|left| left.head.counts(geometry, boot, last_epoch));
+        self.left = left(&note.path, &self.dir)?
+            .filter(|left| left.head.counts(geometry, boot, last_epoch));
         Ok(if self.left.is_some() { 0 } else { note.bytes })
     }
 
@@ -77,12 +78,13 @@ impl ShardFiles {
         self.remove_buffers();
         let head = buffers::head(geometry, boot()?, epoch, pool);
         let path = folder.join(format!("ringmq-{:032x}-{}", geometry.store(), geometry.shard()));
-        let region = reserve(&path, &head)?;
+        let (file, region) = reserve(&path, &head, &self.dir)?;
         let bytes = buffers::bytes_max(&head);
         let note = Note { boot: head.boot, epoch, bytes, path: path.clone() };
         replace(&self.dir, NOTE_NAME, &note.encode(geometry.store()))
             .map_err(|cause| io_error("write", &self.dir.join(NOTE_NAME), cause))?;
         self.buffers = Some(path);
+        self.reserved = Some(file);
         Ok((region, head))
     }
 
@@ -95,7 +97,7 @@ impl ShardFiles {
     }
 
     fn remove_buffers(&mut self) {
-        self.left = None;
+        (self.left, self.reserved) = (None, None);
         if let Some(path) = self.buffers.take() {
             let _ = std::fs::remove_file(path);
         }
@@ -112,14 +114,22 @@ impl ShardFiles {
     }
 }
 
-/// The file at this path, if it is one of group buffers, and as long as it says.
-fn left(path: &Path) -> Result<Option<Left>, OpenError> {
+/// The file at this path, once nobody else holds it: a copy of the store could be open.
+fn existing(path: &Path, store: &Path) -> Result<Option<File>, OpenError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
-        Err(rustix::io::Errno::NOENT) => return Ok(None),
-        Err(cause) => return Err(io_error("open", path, cause.into())),
-    };
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => {
+            lock(&file, store)?;
+            Ok(Some(File::from(file)))
+        }
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(cause) => Err(io_error("open", path, cause.into())),
+    }
+}
+
+/// The file at this path, if it is one of group buffers, and as long as it says.
+fn left(path: &Path, store: &Path) -> Result<Option<Left>, OpenError> {
+    let Some(file) = existing(path, store)? else { return Ok(None) };
     let failed = |cause| io_error("read", path, cause);
     let mut bytes = vec![0; HEAD_READ_LEN];
     let read = file.read_at(&mut bytes, 0).map_err(failed)?;
@@ -128,26 +138,30 @@ fn left(path: &Path) -> Result<Option<Left>, OpenError> {
     Ok(head.filter(|head| wide(head.file_len()) <= len).map(|head| Left { file, head }))
 }
 
-/// Makes the file anew with all of its memory, so that no later write to it can fail.
-fn reserve(path: &Path, head: &Head) -> Result<Arc<Region>, OpenError> {
+/// Makes the file anew with all of its memory, so that no later write to it can fail, and locks it.
+fn reserve(path: &Path, head: &Head, store: &Path) -> Result<(File, Arc<Region>), OpenError> {
     let len = head.file_len();
     let failed = |source| OpenError::Buffers { path: path.to_owned(), len, source };
-    match std::fs::remove_file(path) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(failed(cause)),
-        _ => {}
+    if existing(path, store)?.is_some() {
+        std::fs::remove_file(path).map_err(failed)?;
     }
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))
         .map_err(|cause| failed(cause.into()))?;
+    let file = File::from(file);
+    lock(&file, store)?;
     warn_of_a_disk(&file, path);
     let reserved = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, wide(len));
     let region = reserved
         .map_err(io::Error::from)
         .and_then(|()| Region::shared(&file, head.buffer_at(0), len));
-    region.map_err(|cause| {
-        let _ = std::fs::remove_file(path);
-        failed(cause)
-    })
+    match region {
+        Ok(region) => Ok((file, region)),
+        Err(cause) => {
+            let _ = std::fs::remove_file(path);
+            Err(failed(cause))
+        }
+    }
 }
 
 /// A folder on a disk works, but the system then writes every group a second time.

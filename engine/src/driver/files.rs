@@ -101,6 +101,8 @@ pub(crate) struct ShardFiles {
     pub(super) left: Option<Left>,
     /// The file of the group buffers, if there may be one.
     pub(super) buffers: Option<PathBuf>,
+    /// This life's, locked.
+    pub(super) reserved: Option<File>,
 }
 
 impl ShardFiles {
@@ -127,6 +129,7 @@ impl ShardFiles {
             segment_len: geometry.segment_len(),
             left: None,
             buffers: None,
+            reserved: None,
         };
         files.open_segments(store)?;
         Ok(files)

@@ -8,7 +8,7 @@ use super::{Event, Tally, run};
 use crate::error::AppendError;
 use crate::format::manifest::Manifest;
 use crate::op::FileId;
-use crate::shard::{CommitBy, ReadLimits, ReadOutcome, ShardLimits};
+use crate::shard::{Acknowledge, CommitBy, ReadLimits, ReadOutcome, ShardLimits};
 use crate::units::{EpochMillis, Sequence};
 use crate::view::QueueNo;
 use crate::view::queue::TagFilter;
@@ -153,6 +153,75 @@ fn a_log_cut_at_the_committed_frontier_goes_on_without_what_was_cut() {
     assert_eq!((read(&mut sim, 0), read(&mut sim, 1)), (Some(1), Some(3)));
     let mut sim = open(sim.crash(), CommitBy::Caller);
     assert_eq!((read(&mut sim, 0), read(&mut sim, 1)), (Some(1), Some(3)));
+}
+
+fn buffered_disk() -> SimDisk {
+    let mut disk = disk();
+    disk.set_acknowledge(Acknowledge::Buffered);
+    disk
+}
+
+#[test]
+fn what_a_buffered_store_has_acknowledged_outlives_a_device_that_fails() {
+    let mut sim = open(buffered_disk(), CommitBy::Durable);
+    append(&mut sim, 1);
+    flush(&mut sim);
+    sim.set_mood(Mood { log_write_error: 1, ..Mood::default() });
+    let second = append(&mut sim, 2);
+    sim.shard().input_drained(NOW);
+    assert_eq!(sim.shard().committed(), second, "acknowledged before the device has answered");
+    sim.run(NOW);
+    assert!(sim.shard().poisoned().is_some());
+    assert!(sim.shard().durable() < second);
+    let refused = sim.shard().append(QueueNo(0), &[&b"more"[..]], NOW);
+    assert!(matches!(refused, Err(AppendError::Poisoned(_))), "{refused:?}");
+    assert_eq!((read(&mut sim, 0), read(&mut sim, 1)), (Some(1), Some(2)));
+    let mut sim = open(sim.crash(), CommitBy::Durable);
+    assert!(sim.report().restored_groups > 0);
+    assert_eq!((read(&mut sim, 0), read(&mut sim, 1)), (Some(1), Some(2)));
+}
+
+#[test]
+fn what_a_buffered_store_has_committed_beats_what_a_cut_has_left_on_the_device() {
+    let mut sim = open(buffered_disk(), CommitBy::Caller);
+    let kept = append(&mut sim, 1);
+    flush(&mut sim);
+    sim.shard().commit_through(kept);
+    append(&mut sim, 2);
+    flush(&mut sim);
+    sim.shard().truncate(kept, 1000).expect("nothing is in flight");
+    sim.cut(kept);
+    let again = append(&mut sim, 3);
+    sim.shard().input_drained(NOW);
+    sim.shard().commit_through(again);
+    assert_eq!((sim.shard().committed(), sim.shard().durable()), (again, kept));
+    assert_eq!((read(&mut sim, 0), read(&mut sim, 1)), (Some(1), Some(3)));
+    // The group that was cut lies whole where the one that was committed belongs.
+    let mut sim = open(sim.crash(), CommitBy::Caller);
+    assert_eq!((read(&mut sim, 0), read(&mut sim, 1)), (Some(1), Some(3)));
+}
+
+#[test]
+fn a_buffered_store_without_room_in_memory_refuses_until_the_device_has_gone_on() {
+    let mut sim = open(buffered_disk(), CommitBy::Durable);
+    let queue = queue(&mut sim);
+    let record = [7; 700];
+    let mut count = 0;
+    let refused = loop {
+        match sim.shard().append(queue, &[&record[..]], NOW) {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+        sim.shard().input_drained(NOW);
+        assert_eq!(sim.shard().committed(), sim.shard().appended());
+    };
+    assert_eq!(refused, AppendError::Backlogged);
+    assert!((10..=100).contains(&count), "{count} records of a block or two in 64 KiB");
+    assert!(!sim.shard().take_room());
+    sim.run(NOW);
+    assert!(sim.shard().take_room(), "whoever was refused is told");
+    sim.shard().append(queue, &[&record[..]], NOW).expect("there is room again");
+    assert_eq!(number(sim.shard().max_offset(queue)), count);
 }
 
 #[test]
