@@ -61,13 +61,22 @@ pub enum LogFormat {
 }
 
 /// When a message counts as stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Ack {
     /// Acknowledged when a flush of the device covers it.
-    #[default]
     Durable,
-    /// Acknowledged when it is in memory that survives the process.
+    /// Acknowledged when it is in memory that survives the process, but not the system: what
+    /// upstream's ASYNC_FLUSH promises.
     Buffered,
+}
+
+impl From<Ack> for ringmq_engine::Acknowledge {
+    fn from(ack: Ack) -> Self {
+        match ack {
+            Ack::Durable => Self::Durable,
+            Ack::Buffered => Self::Buffered,
+        }
+    }
 }
 
 /// A broker.
@@ -99,6 +108,11 @@ pub struct BrokerConfig {
     pub segment_len: Option<u64>,
     /// What the store may take of the disk; `None` takes what it was given at its creation.
     pub disk_budget: Option<DiskBudget>,
+    /// What an acknowledgement means; `None` takes what the store has, a new one is durable.
+    pub ack: Option<Ack>,
+    /// Folder in memory for what a buffered store has not on the device yet; `None` takes the engine's
+    /// default.
+    pub buffer_dir: Option<PathBuf>,
     /// `fileReservedTime`: age at which messages are given up, a segment at a time.
     pub message_age: Duration,
     /// Memory of each shard.
@@ -240,12 +254,6 @@ impl Config {
 
     fn build(cli: &Cli, mut properties: Properties) -> Result<Self, ConfigError> {
         let flags = &cli.flags;
-        if flags.ack == Ack::Buffered {
-            return Err(invalid(
-                "--ack buffered is not available in this version: leave the flag out, then every \
-                 acknowledged message is on the device",
-            ));
-        }
         let data = flags
             .data
             .clone()
@@ -313,6 +321,8 @@ fn broker(cli: &Cli, file: &mut Properties, data: PathBuf) -> Result<BrokerConfi
         block_len: flags.block_size.0.or(block_len(file)?),
         segment_len: file.within("segmentSize", 1 << 20, 2 << 30)?,
         disk_budget: flags.disk_budget.or(file.optional("diskBudget", DISK_BUDGET_FORMS)?),
+        ack: ack(flags.ack, file)?,
+        buffer_dir: flags.buffer_dir.clone(),
         message_age: hours(file.ranged("fileReservedTime", 72, 1, 1_000_000)?),
         memory: ShardMemory {
             tail: memory(file, "shardTailMemory")?,
@@ -420,12 +430,30 @@ fn refuse_what_is_not_there(file: &mut Properties) -> Result<(), ConfigError> {
              broker takes another brokerName and brokerId=0",
         )));
     }
-    if file.text("flushDiskType").is_some_and(|kind| kind == "ASYNC_FLUSH") {
-        file.note(
-            "flushDiskType=ASYNC_FLUSH: this broker promises more and acknowledges after a flush",
-        );
-    }
     Ok(())
+}
+
+/// The flag beats `flushDiskType`. SYNC_FLUSH is what a durable store does. ASYNC_FLUSH stands in every
+/// file that was copied from upstream's, and durable answers are fast enough: less is promised only to
+/// who asks for it by the flag.
+fn ack(flag: Option<Ack>, file: &mut Properties) -> Result<Option<Ack>, ConfigError> {
+    let Some(entry) = file.entry("flushDiskType") else { return Ok(flag) };
+    match (entry.text.as_str(), flag) {
+        ("SYNC_FLUSH", None) => Ok(Some(Ack::Durable)),
+        ("SYNC_FLUSH", Some(Ack::Buffered)) => {
+            file.note("flushDiskType=SYNC_FLUSH: gives way to --ack buffered");
+            Ok(flag)
+        }
+        ("ASYNC_FLUSH", None) => {
+            file.note(
+                "flushDiskType=ASYNC_FLUSH: a store promises more and acknowledges after a flush, \
+                 unless --ack buffered says otherwise",
+            );
+            Ok(None)
+        }
+        ("SYNC_FLUSH" | "ASYNC_FLUSH", Some(_)) => Ok(flag),
+        _ => Err(file.wrong("flushDiskType", &entry, "SYNC_FLUSH or ASYNC_FLUSH")),
+    }
 }
 
 fn limits(file: &mut Properties) -> Result<Limits, ConfigError> {

@@ -10,6 +10,8 @@ use std::{
     sync::Arc,
 };
 
+use ringmq_engine::Acknowledge;
+
 use crate::{
     clock,
     config::{BrokerConfig, Config},
@@ -160,7 +162,7 @@ impl Server {
                 self.about.push(("VIP channel", format!("{vip}, for clients before 4.6")));
             }
             self.about.push(("data", data));
-            self.about.push(("acknowledged", ack));
+            self.about.push(("acknowledged", ack.to_owned()));
             self.about.extend(plane.notes.iter().map(|note| ("note", note.clone())));
         }
         if let (Some(_), Some(addr)) = (&config.namesrv, self.namesrv_addr()) {
@@ -176,7 +178,7 @@ impl Server {
 struct Shown {
     broker: String,
     data: String,
-    ack: String,
+    ack: &'static str,
 }
 
 impl Shown {
@@ -198,9 +200,15 @@ impl Shown {
                 counted(shards, "shard"),
                 counted(plane.shared.threads, "thread")
             ),
-            ack:
-                "when a flush to the device covers the message: it survives a crash and a power cut"
-                    .to_owned(),
+            ack: match plane.acknowledge {
+                Acknowledge::Durable => {
+                    "when a flush to the device covers the message: it survives a crash and a power cut"
+                }
+                Acknowledge::Buffered => {
+                    "when the message is in shared memory (--ack buffered): it survives a crash of this \
+                     process; a power cut or a crash of the system can cost the last moments"
+                }
+            },
         }
     }
 }

@@ -86,6 +86,33 @@ fn a_start_says_what_runs_and_a_signal_ends_it_cleanly() {
 }
 
 #[test]
+fn the_start_says_what_an_acknowledgement_means_and_the_store_remembers_it() {
+    let (folder, memory) = (Folder::new(), Folder::new());
+    let memory_dir = memory.0.display().to_string();
+    let buffers = ["--buffer-dir", &memory_dir];
+    std::fs::create_dir_all(&memory.0).unwrap();
+    for (ack, part) in [
+        (None, "a flush to the device"),
+        (Some("buffered"), "shared memory"),
+        (None, "shared memory"),
+        (Some("durable"), "a flush to the device"),
+        (None, "a flush to the device"),
+    ] {
+        let flag = ack.map(|ack| ["--ack", ack]);
+        let arguments = [&buffers[..], flag.as_ref().map_or(&[][..], |flag| flag)].concat();
+        let (running, lines) = Running::start(&folder.0, &arguments);
+        let line = lines.iter().find(|line| line.contains("acknowledged")).unwrap();
+        assert!(line.contains(part), "{ack:?}: {line}");
+        let is_buffered = part == "shared memory";
+        let files = std::fs::read_dir(&memory.0).unwrap().count();
+        assert_eq!(files, usize::from(is_buffered), "files in memory, {ack:?}");
+        let (code, log) = running.end(rustix::process::Signal::TERM);
+        assert_eq!(code, Some(0), "{log}");
+        assert_eq!(std::fs::read_dir(&memory.0).unwrap().count(), 0, "nothing is left");
+    }
+}
+
+#[test]
 fn signals_that_come_together_are_one_wish() {
     let folder = Folder::new();
     let (running, _) = Running::start(&folder.0, &[]);
@@ -122,8 +149,9 @@ fn check_refused(output: &Output, parts: &[&str]) {
 #[test]
 fn what_keeps_it_from_starting_is_said_in_one_line() {
     let folder = Folder::new();
-    let output = command(&folder.0, &["--ack", "buffered"]).output().unwrap();
-    check_refused(&output, &["--ack buffered", "not available"]);
+    let nowhere = folder.0.join("nowhere").display().to_string();
+    let output = command(&folder.0, &["--ack", "buffered", "--buffer-dir", &nowhere]).output();
+    check_refused(&output.unwrap(), &["shared memory", &nowhere, "acknowledge durable"]);
 
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = busy.local_addr().unwrap().to_string();

@@ -9,7 +9,7 @@ use std::{
 
 use crate::binary;
 
-/// An empty folder on the disk that the build is on, removed when this is dropped.
+/// An empty folder, on the disk that the build is on as a rule, removed when this is dropped.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
@@ -20,11 +20,23 @@ impl Folder {
     ///
     /// If the folder can't be made.
     pub fn new(name: &str) -> Self {
+        Self::within(&binary::target_folder().join("test-data"), name)
+    }
+
+    /// As [`new`](Self::new), but where the system keeps shared memory.
+    ///
+    /// # Panics
+    ///
+    /// If the folder can't be made.
+    pub fn in_memory(name: &str) -> Self {
+        Self::within(Path::new("/dev/shm"), name)
+    }
+
+    fn within(parent: &Path, name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = format!("{name}-{}-{number}", process::id());
-        let path = binary::target_folder().join("test-data").join(folder);
-        fs::create_dir_all(&path).expect("the target folder can be written");
+        let path = parent.join(format!("{name}-{}-{number}", process::id()));
+        fs::create_dir_all(&path).expect("the folder can be written");
         Self(path)
     }
 

@@ -30,10 +30,23 @@ type Acknowledged = (String, i32, i64);
 
 #[test]
 fn acknowledged_messages_survive_sigkill_at_their_offsets() {
-    let folder = Folder::new("crash");
+    survive(&Folder::new("crash"), &[]);
+}
+
+#[test]
+fn messages_acknowledged_from_memory_survive_sigkill_at_their_offsets() {
+    let (folder, memory) = (Folder::new("crash-buffered"), Folder::in_memory("crash-buffered"));
+    let memory_dir = memory.path().display().to_string();
+    survive(&folder, &["--ack", "buffered", "--buffer-dir", &memory_dir]);
+    assert_eq!(std::fs::read_dir(memory.path()).unwrap().count(), 0, "a clean end leaves nothing");
+}
+
+#[expect(clippy::print_stdout, reason = "how long a start took is of interest when a test fails")]
+fn survive(folder: &Folder, ack: &[&str]) {
     let data = folder.path().join("data");
     let mut settings = Settings::new(&data);
-    settings.arguments = vec!["--shards".to_owned(), "2".to_owned()];
+    let arguments = ["--shards", "2"].iter().chain(ack);
+    settings.arguments = arguments.map(|argument| (*argument).to_owned()).collect();
     let mut acknowledged: Vec<Acknowledged> = Vec::new();
     let mut seen: BTreeMap<String, (i32, Stored)> = BTreeMap::new();
 

@@ -1,8 +1,10 @@
-//! Durable appends, with segments prepared and while they are being prepared.
+//! Appends: durable, with segments prepared and while they are being prepared, and acknowledged from
+//! shared memory, where a run ends when the last record is acknowledged, and the device may have as much
+//! of it still before it as the memory for groups holds.
 
 use std::path::Path;
 
-use ringmq_engine::QueueNo;
+use ringmq_engine::{Acknowledge, QueueNo, StoreOptions};
 use serde_json::json;
 
 use super::Bench;
@@ -34,6 +36,19 @@ const CASES: [Case; 6] = [
     Case { record_len: 128, in_flight: 1, bar: Bar::None },
 ];
 
+/// A kind of store, and how its segments stand.
+struct State {
+    name: &'static str,
+    acknowledge: Acknowledge,
+    segments: Segments,
+}
+
+const STATES: [State; 3] = [
+    State { name: "prepared", acknowledge: Acknowledge::Durable, segments: Segments::Prepared },
+    State { name: "preparing", acknowledge: Acknowledge::Durable, segments: Segments::Preparing },
+    State { name: "buffered", acknowledge: Acknowledge::Buffered, segments: Segments::Prepared },
+];
+
 /// Where a store's segments stand while it is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Segments {
@@ -45,12 +60,14 @@ enum Segments {
 
 pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<(), Failure> {
     let mut device = Device::new(&bench.dir, FILE_LEN)?;
-    for segments in [Segments::Prepared, Segments::Preparing] {
-        for case in &CASES {
-            measure(bench, &mut device, segments, case, table)?;
-        }
-    }
-    Ok(())
+    let memory = Path::new("/dev/shm").join(format!("ringmq-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&memory)?;
+    let lines = STATES.iter().flat_map(|state| CASES.iter().map(move |case| (state, case)));
+    let result = { lines }
+        .try_for_each(|(state, case)| measure(bench, &mut device, state, &memory, case, table));
+    // Stores are dropped as a killed process leaves them.
+    std::fs::remove_dir_all(&memory)?;
+    result
 }
 
 /// A store that takes runs until its prepared segment is used up.
@@ -61,17 +78,22 @@ struct Prepared {
 }
 
 /// Opens a store whose first segment holds some runs of `need` bytes of log.
-fn open(dir: &Path, segments: Segments, need: u64) -> Result<Prepared, Failure> {
+fn open(dir: &Path, state: &State, memory: &Path, need: u64) -> Result<Prepared, Failure> {
     const SHORT: u64 = 64 << 20;
     const LONG: u64 = 2 << 30;
-    let (segment_len, left) = match segments {
+    let (segment_len, left) = match state.segments {
         Segments::Prepared => {
             let len = (3 * need).next_power_of_two().clamp(SHORT, LONG);
             (len, len - (1 << 20))
         }
         Segments::Preparing => (SHORT, u64::MAX),
     };
-    let mut own = Own::open(dir, &Bench::options(segment_len))?;
+    let options = StoreOptions {
+        acknowledge: Some(state.acknowledge),
+        buffer_dir: memory.to_owned(),
+        ..Bench::options(segment_len)
+    };
+    let mut own = Own::open(dir, &options)?;
     let queue = own.queues(1)?.first().copied().ok_or("no queue")?;
     own.prepare()?;
     Ok(Prepared { own, queue, left })
@@ -80,15 +102,13 @@ fn open(dir: &Path, segments: Segments, need: u64) -> Result<Prepared, Failure> 
 fn measure(
     bench: &Bench,
     device: &mut Device,
-    segments: Segments,
+    state: &State,
+    memory: &Path,
     case: &Case,
     table: &mut Table,
 ) -> Result<(), Failure> {
-    let state = match segments {
-        Segments::Prepared => "prepared",
-        Segments::Preparing => "preparing",
-    };
-    let what = format!("{} B, {} in flight, {state}", case.record_len, case.in_flight);
+    let is_durable = state.acknowledge == Acknowledge::Durable;
+    let what = format!("{} B, {} in flight, {}", case.record_len, case.in_flight, state.name);
     if !bench.wants(&what) {
         return Ok(());
     }
@@ -107,7 +127,7 @@ fn measure(
             Some(prepared) if prepared.left >= need => prepared,
             used => {
                 drop(used);
-                open(&bench.fresh("append")?, segments, need)?
+                open(&bench.fresh("append")?, state, memory, need)?
             }
         };
         prepared.own.prepare()?;
@@ -145,10 +165,10 @@ fn measure(
         ),
         measure: if single { "p50 / bare" } else { "bytes / bare" },
         values: ratios,
-        bar: case.bar,
+        bar: if is_durable { case.bar } else { Bar::None },
         details,
     })?;
-    if case.record_len == 1024 && case.in_flight == 4096 {
+    if is_durable && case.record_len == 1024 && case.in_flight == 4096 {
         table.add(Row {
             what,
             got: String::new(),

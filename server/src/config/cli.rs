@@ -74,9 +74,14 @@ pub struct Flags {
     /// [default: what it was given when it was made, 75%]
     #[arg(long, value_name = "BYTES|PERCENT%", global = true)]
     pub disk_budget: Option<DiskBudget>,
-    /// What an acknowledgement means
-    #[arg(long, value_enum, global = true, default_value_t)]
-    pub ack: Ack,
+    /// What an acknowledgement means [default: what flushDiskType=SYNC_FLUSH says, else as the store has
+    /// it; a new one is durable]
+    #[arg(long, value_enum, global = true)]
+    pub ack: Option<Ack>,
+    /// Where a buffered store keeps what is not on the device yet: a folder in memory, outside of it
+    /// nothing survives [default: /dev/shm]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub buffer_dir: Option<PathBuf>,
     /// How log lines look
     #[arg(long, value_enum, global = true, default_value_t)]
     pub log_format: LogFormat,

@@ -107,15 +107,30 @@ fn unknown_keys_get_one_line_each() {
 }
 
 #[test]
-fn asynchronous_flush_is_answered_with_more_than_it_asks_for() {
-    let config = load(&["broker", "-n", "127.0.0.1:9876"], "flushDiskType=ASYNC_FLUSH").unwrap();
-    assert_eq!(config.notes.len(), 1);
-    assert!(config.notes[0].contains("acknowledges after a flush"));
+fn the_flag_says_what_an_acknowledgement_means_and_the_file_what_it_leaves_open() {
+    let buffered = &["--ack", "buffered"][..];
+    let durable = &["--ack", "durable"][..];
+    let none = &[][..];
+    for (flag, file, ack, note) in [
+        (none, "", None, ""),
+        (none, "flushDiskType=SYNC_FLUSH", Some(Ack::Durable), ""),
+        (none, "flushDiskType=ASYNC_FLUSH", None, "acknowledges after a flush"),
+        (buffered, "", Some(Ack::Buffered), ""),
+        (buffered, "flushDiskType=ASYNC_FLUSH", Some(Ack::Buffered), ""),
+        (buffered, "flushDiskType=SYNC_FLUSH", Some(Ack::Buffered), "gives way"),
+        (durable, "flushDiskType=ASYNC_FLUSH", Some(Ack::Durable), ""),
+    ] {
+        let arguments = [&["broker", "-n", "127.0.0.1:9876"], flag].concat();
+        let config = load(&arguments, file).unwrap();
+        assert_eq!(config.broker.unwrap().ack, ack, "{flag:?} {file}");
+        assert_eq!(config.notes.len(), usize::from(!note.is_empty()), "{:?}", config.notes);
+        assert!(config.notes.iter().all(|said| said.contains(note)), "{:?}", config.notes);
+    }
+    check_refused(&["broker"], "flushDiskType=SOON", "flushDiskType");
 }
 
 #[test]
 fn what_cannot_be_given_is_refused() {
-    check_refused(&["--ack", "buffered"], "", "--ack buffered");
     check_refused(&["broker"], "aclEnable=true", "aclEnable");
     check_refused(&["broker"], "brokerRole=SLAVE\nbrokerId=1", "brokerRole=SLAVE");
     check_refused(&["broker"], "brokerId=1", "brokerId=1");

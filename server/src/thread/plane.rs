@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use ringmq_engine::{EpochMillis, RecoveryReport, RingShard, Store, StoreGuard, StoreOptions};
+use ringmq_engine::{
+    Acknowledge, EpochMillis, RecoveryReport, RingShard, Store, StoreGuard, StoreOptions,
+};
 use ringmq_protocol::properties::{NAME_SEPARATOR, name};
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -59,6 +61,8 @@ pub(crate) struct Plane {
     pub(crate) to_threads: Vec<mpsc::Sender<ToThread>>,
     /// What the store says about itself, one line each.
     pub(crate) notes: Vec<String>,
+    /// When its appends count.
+    pub(crate) acknowledge: Acknowledge,
     _guard: StoreGuard,
 }
 
@@ -81,6 +85,7 @@ impl Plane {
         }
         let store = open(&config)?;
         let mut notes = describe(&store);
+        let acknowledge = store.acknowledge();
         let shards = store.shard_count();
         let count = usize::try_from(shards).expect("shards are few");
         // A store that was made on more cores opens on fewer.
@@ -126,6 +131,7 @@ impl Plane {
             stored,
             to_threads: Vec::new(),
             notes,
+            acknowledge,
             _guard: store.guard,
         };
         let mut dealt: Vec<Vec<(u32, RingShard)>> = (0..threads).map(|_| Vec::new()).collect();
@@ -256,6 +262,10 @@ fn open(config: &BrokerConfig) -> Result<Store, String> {
         options.segment_len = len;
     }
     options.disk_budget = config.disk_budget.map(|budget| budget.0);
+    options.acknowledge = config.ack.map(Acknowledge::from);
+    if let Some(folder) = &config.buffer_dir {
+        options.buffer_dir.clone_from(folder);
+    }
     let limits = &mut options.limits;
     limits.age_ms = u64::try_from(config.message_age.as_millis()).unwrap_or(u64::MAX);
     limits.tail_bytes = config.memory.tail.unwrap_or(limits.tail_bytes);
@@ -315,6 +325,22 @@ fn describe(store: &Store) -> Vec<String> {
     }
     for (shard, report) in store.reports().iter().enumerate() {
         let RecoveryReport { groups, bytes, torn_bytes, damaged, unreadable, .. } = *report;
+        let RecoveryReport { restored_groups, restored_bytes, lost_bytes_max, .. } = *report;
+        if restored_groups > 0 {
+            tracing::info!(
+                shard,
+                restored_groups,
+                restored_bytes,
+                "what the last process left in shared memory is on the device now"
+            );
+        }
+        if lost_bytes_max > 0 {
+            notes.push(format!(
+                "shard {shard}: the machine has stopped, or shared memory was removed, while messages \
+                 were acknowledged from it: up to {lost_bytes_max} bytes of the newest are lost, and \
+                 their queue offsets are given out again"
+            ));
+        }
         if damaged > 0 || unreadable > 0 {
             tracing::error!(shard, damaged, unreadable, "the log is damaged");
         }
