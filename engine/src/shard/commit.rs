@@ -56,8 +56,6 @@ impl PendingGroup {
 struct Run {
     groups: usize,
     data: RecordSlice,
-    /// No group that is closed later can join it.
-    is_final: bool,
 }
 
 impl Shard {
@@ -78,8 +76,9 @@ impl Shard {
 
     /// Takes a group that was closed.
     pub(super) fn enqueue(&mut self, group: PendingGroup) {
-        self.pending.push_back(group);
         self.unwritten += 1;
+        self.unwritten_bytes += group.data.len();
+        self.pending.push_back(group);
     }
 
     /// Hands closed groups to the device, in order, while it has free slots.
@@ -88,23 +87,23 @@ impl Shard {
             return;
         }
         while self.writing < self.limits.writes_in_flight {
-            let Some(Run { groups, data, is_final }) = self.next_run() else { return };
-            // Elsewhere a group that is small for its write is not closed yet.
+            // In a durable store a group that is small for its write is not closed yet.
             let waits = self.acknowledge == Acknowledge::Buffered
-                && !is_final
-                && data.len() < self.enough_for_another_write();
+                && self.unwritten_bytes < self.enough_for_another_write();
             if waits {
                 return;
             }
+            let Some(Run { groups, data }) = self.next_run() else { return };
             let at = self.pending.len() - self.unwritten;
             let Some(first) = self.pending.get(at) else { return };
             let (sequence, place) = (first.header.sequence, first.place);
             self.pending.range_mut(at..at + groups).for_each(|group| group.state = State::Writing);
             let id = self.op(Purpose::Groups { first: sequence, count: groups });
-            let file = FileId::Segment(place.ordinal);
-            self.ops.push_back(Op::Write { id, file, at: place.byte, data });
             self.writing += 1;
             self.unwritten -= groups;
+            self.unwritten_bytes -= data.len();
+            let file = FileId::Segment(place.ordinal);
+            self.ops.push_back(Op::Write { id, file, at: place.byte, data });
         }
     }
 
@@ -113,7 +112,7 @@ impl Shard {
     fn next_run(&self) -> Option<Run> {
         let mut closed = self.pending.range(self.pending.len() - self.unwritten..);
         let first = closed.next()?;
-        let mut run = Run { groups: 1, data: first.data.clone(), is_final: true };
+        let mut run = Run { groups: 1, data: first.data.clone() };
         if self.acknowledge == Acknowledge::Durable {
             return Some(run);
         }
@@ -121,12 +120,12 @@ impl Shard {
         for group in closed {
             let fits = run.data.len() + group.data.len() <= self.limits.group_bytes;
             if !fits || group.place != end || !run.data.join(&group.data) {
-                return Some(run);
+                break;
             }
             run.groups += 1;
             end = group.end();
         }
-        Some(Run { is_final: false, ..run })
+        Some(run)
     }
 
     pub(super) fn groups_written(
@@ -233,6 +232,8 @@ impl Shard {
         self.pending.retain(|group| group.header.sequence <= sequence);
         // Nothing is being written, so that what is not durable is what waits to be.
         self.unwritten = index(sequence.get().saturating_sub(self.durable.get()));
+        let unwritten = self.pending.range(self.pending.len() - self.unwritten..);
+        self.unwritten_bytes = unwritten.map(|group| group.data.len()).sum();
         let (head, crc) = self.pending.back().map_or_else(
             || (self.views.covered.next, self.views.covered.header_crc),
             |group| (group.end(), group.header_crc),

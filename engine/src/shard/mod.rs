@@ -217,8 +217,9 @@ pub struct Shard {
     store_time: EpochMillis,
     /// Closed groups that are not both committed and durable, oldest first.
     pending: VecDeque<PendingGroup>,
-    /// The newest of them, which no write has been issued for.
+    /// The newest of them, which no write has been issued for, and their bytes.
     unwritten: usize,
+    unwritten_bytes: usize,
     /// Writes in flight.
     writing: usize,
     tail: Tail,
@@ -285,6 +286,7 @@ impl Shard {
             store_time: covered.store_time,
             pending: VecDeque::new(),
             unwritten: 0,
+            unwritten_bytes: 0,
             writing: 0,
             tail,
             cold: Cold::new(geometry.segment_len(), limits.cold_bytes),
