@@ -794,3 +794,40 @@ async fn a_namespace_is_before_every_name_that_brokers_see() {
     }
     consumer.shutdown(PATIENCE).await.unwrap();
 }
+
+#[tokio::test]
+async fn deliveries_leave_traces_before_and_after_the_listener() {
+    let fake = Fake::start(move |own, seen| match seen.code {
+        SEND => fake::stored(seen),
+        _ => group(own, seen, 1, 3),
+    })
+    .await;
+    let (sender, mut received) = mpsc::unbounded_channel();
+    let listener = move |delivery: Delivery| {
+        let message = delivery[0].clone();
+        let is_second = message.queue_offset().get() == 1;
+        sender.send(message).unwrap();
+        std::future::ready(if is_second { Verdict::DeadLetter } else { Verdict::Done })
+    };
+    let builder = consumer(&fake).await.concurrency(1).traced();
+    let consumer = builder.start(listener).await.unwrap();
+    let mut messages = Vec::new();
+    for _ in 0..3 {
+        messages.push(soon(received.recv()).await.unwrap());
+    }
+    consumer.shutdown(PATIENCE).await.unwrap();
+    let sends = fake.wait_for(SEND, 1).await;
+    let trace = sends.iter().find(|send| send.ext("b") == "RMQ_SYS_TRACE_TOPIC").unwrap();
+    assert_eq!(trace.ext("a"), "_INNER_TRACE_PRODUCER-g-CONSUME");
+    let text = String::from_utf8(trace.body.clone()).unwrap();
+    let records: Vec<Vec<_>> =
+        text.split_terminator('\u{2}').map(|text| text.split('\u{1}').collect()).collect();
+    assert_eq!(records.len(), 6, "{text:?}");
+    for (pair, message) in records.chunks(2).zip(&messages) {
+        let id = message.message_id();
+        assert_eq!((pair[0][0], pair[0][3], pair[0][5]), ("SubBefore", "g", &*id));
+        assert_eq!((pair[1][0], pair[1][1], pair[1][2]), ("SubAfter", pair[0][4], &*id));
+        let is_done = message.queue_offset().get() != 1;
+        assert_eq!((pair[1][4], pair[1][6]), if is_done { ("true", "0") } else { ("false", "4") });
+    }
+}
