@@ -887,8 +887,14 @@ fn touched_by(
         let file = FileId::Segment(group.place.ordinal);
         disk.bytes_at(file, group.place.byte).get(..group.padded).unwrap_or_default()
     };
+    // What a trim has let go may still be on the device; nobody looks for it there.
+    let records = written.iter().filter_map(|group| Group::parse(bytes_of(group)));
+    let records = records.flat_map(|group| group.records());
+    let trims = records.filter(|record| record.entry.kind == Kind::Trim);
+    let trimmed = trims.filter_map(|record| crate::format::payload::parse_trim(record.bytes)).max();
     let openings = |queue: u32| {
-        let groups = written.iter().filter_map(|group| Group::parse(bytes_of(group)));
+        let kept = written.iter().filter(|group| Some(group.place.ordinal) >= trimmed);
+        let groups = kept.filter_map(|group| Group::parse(bytes_of(group)));
         let records = groups.flat_map(|group| group.records().map(|record| record.entry));
         records.filter(|entry| entry.kind == Kind::QueueState && entry.queue == queue).count()
     };
