@@ -31,7 +31,7 @@ use crate::format::index_block;
 use crate::layout::{Geometry, Place};
 use crate::mem::ChunkTail;
 use crate::op::FileId;
-use crate::shard::{Durable, SavedCheckpoints};
+use crate::shard::{Durable, Repeats, SavedCheckpoints};
 use crate::units::{Sequence, index, wide};
 use crate::view::index::{Index, PIECE_LEN};
 use crate::view::{Covered, Views};
@@ -47,6 +47,10 @@ pub(crate) trait LogSource {
     fn read(&mut self, ordinal: u64, at: u64, dst: &mut [u8]) -> io::Result<usize>;
     /// As `read`, from the index or a changes file.
     fn read_view(&mut self, file: FileId, at: u64, dst: &mut [u8]) -> io::Result<usize>;
+    /// How much is read at once; more where a group is longer.
+    fn window_len(&self) -> usize {
+        8 << 20
+    }
     /// Bytes of the index.
     fn index_len(&mut self) -> io::Result<u64>;
     /// One of the two checkpoint files, if it exists.
@@ -69,7 +73,12 @@ pub(crate) trait LogSource {
 pub(crate) struct Recovered {
     pub(crate) views: Views,
     pub(crate) saved: SavedCheckpoints,
+    /// What the next groups are to repeat of the last one.
+    pub(crate) repeats: Repeats,
     pub(crate) report: RecoveryReport,
+    /// The newest life that a header tells of, be its group part of the log or cut off: the next life
+    /// must come behind it even when nobody knows the last one any more.
+    pub(crate) epoch: u64,
 }
 
 /// What recovery found, for people.
@@ -169,6 +178,7 @@ fn recover_from(
         report: RecoveryReport::default(),
         proven: Sequence::default(),
         first_of_next: None,
+        epoch: 0,
     };
     let saved = scan.use_checkpoint()?;
     if !scan.report.from_checkpoint {
@@ -180,7 +190,9 @@ fn recover_from(
     }
     scan.views.settle();
     scan.report.unreadable = scan.views.unreadable;
-    Ok(Recovered { views: scan.views, saved, report: scan.report })
+    let repeats = scan.repeats()?;
+    let epoch = scan.epoch.max(scan.views.covered.epoch);
+    Ok(Recovered { views: scan.views, saved, repeats, report: scan.report, epoch })
 }
 
 struct Scan<'a> {
@@ -193,6 +205,8 @@ struct Scan<'a> {
     proven: Sequence,
     /// A segment and the header of its first group.
     first_of_next: Option<(u64, Option<Header>)>,
+    /// The newest one of a header behind the end.
+    epoch: u64,
 }
 
 /// What stands at a place.
@@ -267,9 +281,9 @@ impl Scan<'_> {
     }
 
     fn load_changes(&mut self, checkpoint: &Checkpoint, views: &mut Views) -> io::Result<bool> {
-        const WINDOW_LEN: usize = 16 * changes::PIECE_LEN;
         let end = checkpoint.changes;
-        let mut window = ChunkTail::alone(WINDOW_LEN);
+        let pieces = (self.window.source.window_len() / changes::PIECE_LEN).max(1);
+        let mut window = ChunkTail::alone(pieces * changes::PIECE_LEN);
         let mut told = Vec::new();
         let mut at = 0;
         while at < end.len {
@@ -494,10 +508,20 @@ impl Scan<'_> {
         let bytes = self.window.at(place, padded)?;
         if let Some(group) = Group::parse(bytes) {
             self.views.apply(&group, place, padded, check, &mut Vec::new());
+            self.views.apply_ends(&group);
             self.report.groups += 1;
             self.report.bytes += wide(padded);
         }
         Ok(())
+    }
+
+    /// What the last group would have had repeated.
+    fn repeats(&mut self) -> io::Result<Repeats> {
+        let Covered { place, header_crc, .. } = self.views.covered;
+        let Some((header, crc)) = self.header_at(place)? else { return Ok(Repeats::default()) };
+        let bytes = self.window.at(place, header.padded_len(self.geometry.block_len()))?;
+        let group = Group::parse(bytes).filter(|_| crc == header_crc);
+        Ok(Repeats::behind(group.as_ref()))
     }
 
     /// True when something proves that the group expected at `place` was committed.
@@ -507,10 +531,13 @@ impl Scan<'_> {
             return Ok(true);
         }
         let mut proven = Sequence::default();
+        let mut epoch = self.header_at(place)?.map_or(0, |(header, _)| header.epoch);
         self.each_later(place, LOOK_AHEAD, |_, header| {
             proven = proven.max(header.committed);
+            epoch = epoch.max(header.epoch);
             proven >= expected
         })?;
+        self.epoch = self.epoch.max(epoch);
         if proven < expected {
             proven = self.proven_by_later_segments(place.ordinal)?;
         }
@@ -593,6 +620,7 @@ impl Scan<'_> {
         let end_of = |at: Place, header: &Header| at.byte + wide(header.padded_len(block_len));
         if let Some((header, _)) = self.header_at(start)? {
             end = end_of(start, &header);
+            self.epoch = self.epoch.max(header.epoch);
         }
         if place.ordinal == start.ordinal {
             // A recycled segment is full of old bytes: only headers tell what was written here.
@@ -632,15 +660,14 @@ struct Window<'a> {
     len: usize,
 }
 
-const WINDOW_LEN: usize = 8 << 20;
-
 impl<'a> Window<'a> {
     fn new(geometry: &Geometry, source: &'a mut dyn LogSource, ordinals: Vec<u64>) -> Self {
+        let len = source.window_len().min(geometry.group_len_max());
         Self {
             source,
             ordinals,
             segment_len: geometry.segment_len(),
-            memory: ChunkTail::alone(WINDOW_LEN.min(geometry.group_len_max())),
+            memory: ChunkTail::alone(len),
             ordinal: 0,
             from: 0,
             len: 0,

@@ -189,8 +189,8 @@ impl Store {
         let failed = |cause| io_error("read", &dir.join(format!("shard-{shard}")), cause);
         let last = files.last_epoch(self.manifest.store).map_err(failed)?;
         let lost_bytes_max = files.find_buffers(&geometry, last)?;
-        let Recovered { views, saved, mut report } = recovery::recover(&geometry, &mut files)
-            .map_err(|error| match error {
+        let Recovered { views, saved, repeats, mut report, epoch: logged } =
+            recovery::recover(&geometry, &mut files).map_err(|error| match error {
                 RecoveryError::Io(cause) => failed(cause),
                 RecoveryError::Lost { .. } | RecoveryError::NoStart(_) => {
                     OpenError::Damaged(dir.to_owned(), error.to_string())
@@ -210,7 +210,7 @@ impl Store {
         if last.is_none() && !files.segments.is_empty() {
             tracing::error!(folder = %files.dir.display(), "the epoch file is missing or damaged");
         }
-        let epoch = next_epoch(last, files.segments.len(), views.covered.epoch);
+        let epoch = next_epoch(last, files.segments.len(), logged);
         // Durable before the first append, so that groups of this life never pass for older ones.
         files.store_epoch(self.manifest.store, epoch).map_err(failed)?;
         let segments = files.prepared();
@@ -227,8 +227,18 @@ impl Store {
                 Tail::buffered(&limits, region, head)
             }
         };
-        let start =
-            Start { geometry, limits, acknowledge, commit_by, epoch, views, saved, segments, now };
+        let start = Start {
+            geometry,
+            limits,
+            acknowledge,
+            commit_by,
+            epoch,
+            views,
+            saved,
+            repeats,
+            segments,
+            now,
+        };
         let ring = RingShard::new(Shard::new(start, tail), files, region)
             .map_err(OpenError::RingForbidden)?;
         self.shards.push(ring);

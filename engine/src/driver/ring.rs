@@ -122,6 +122,8 @@ pub struct RingShard {
     driver: RingDriver,
     /// Room for the completions of one turn.
     done: Vec<Completion>,
+    #[cfg(any(test, feature = "sim"))]
+    recorder: Option<super::sim::recording::Recorder>,
 }
 
 impl RingDriver {
@@ -556,7 +558,13 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 
 impl RingShard {
     pub(crate) fn new(shard: Shard, files: ShardFiles, region: Arc<Region>) -> io::Result<Self> {
-        Ok(Self { shard, driver: RingDriver::new(files, region)?, done: Vec::new() })
+        Ok(Self {
+            shard,
+            driver: RingDriver::new(files, region)?,
+            done: Vec::new(),
+            #[cfg(any(test, feature = "sim"))]
+            recorder: None,
+        })
     }
 
     /// A bell that ends the wait of [`turn_blocking`](Self::turn_blocking) and makes
@@ -575,6 +583,24 @@ impl RingShard {
     /// The shard itself.
     pub fn shard(&mut self) -> &mut Shard {
         &mut self.shard
+    }
+
+    /// From now on everything that goes through the ring is kept.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn record(&mut self) {
+        self.recorder = Some(super::sim::recording::Recorder::default());
+    }
+
+    /// How much has been kept.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn recorded(&self) -> usize {
+        self.recorder.as_ref().map_or(0, |recorder| recorder.events.len())
+    }
+
+    /// What has been kept.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn take_recorded(&mut self) -> Vec<super::sim::recording::Recorded> {
+        self.recorder.take().map(|recorder| recorder.events).unwrap_or_default()
     }
 
     /// Takes a shard that was just opened off its ring, for a driver of the caller's own: one that
@@ -597,6 +623,10 @@ impl RingShard {
     pub fn turn(&mut self, now: EpochMillis) -> io::Result<()> {
         self.driver.reap(&mut self.done)?;
         for completion in self.done.drain(..) {
+            #[cfg(any(test, feature = "sim"))]
+            if let Some(recorder) = &mut self.recorder {
+                recorder.done(completion.id);
+            }
             self.shard.complete(completion, now);
         }
         self.shard.input_drained(now);
@@ -606,6 +636,10 @@ impl RingShard {
     fn submit(&mut self, now: EpochMillis) -> io::Result<()> {
         loop {
             while let Some(op) = self.shard.next_op() {
+                #[cfg(any(test, feature = "sim"))]
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.started(&op);
+                }
                 self.driver.start(op);
             }
             if self.driver.answered.is_empty() {

@@ -10,14 +10,17 @@
 //! Nothing here is random beyond the seed: a failing run is replayed by its seed.
 //!
 //! Elsewhere: the shape of a world in `plan`, the device in `disk` and `shard`, the model in
-//! `model`, what is compared in `node` and `check`, the lives in `world`.
+//! `model`, what is compared in `node` and `check`, the lives in `world`. Power cuts of a run on real
+//! files are in `cuts`.
 
 mod check;
+mod cuts;
 mod disk;
 mod model;
 mod node;
 mod plan;
 mod random;
+pub(crate) mod recording;
 mod shard;
 #[cfg(test)]
 mod single;
@@ -29,6 +32,7 @@ mod world;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use cuts::{CutOptions, CutReport, cut_power};
 pub use random::Random;
 #[cfg(test)]
 pub(crate) use single::{SimDisk, SimShard};

@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     QueueDeletion = 5,
     /// Nothing lives in the segments below an ordinal.
     Trim = 6,
+    /// Where queues go on behind the groups before.
+    Ends = 7,
 }
 
 impl Kind {
@@ -36,6 +38,7 @@ impl Kind {
             4 => Some(Self::Note),
             5 => Some(Self::QueueDeletion),
             6 => Some(Self::Trim),
+            7 => Some(Self::Ends),
             _ => None,
         }
     }

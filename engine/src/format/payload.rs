@@ -10,6 +10,8 @@ pub(crate) const KEY_LEN_MAX: usize = 4096;
 const STATE_FIELDS_LEN: usize = 24;
 pub(crate) const DELETION_LEN: usize = 8;
 pub(crate) const TRIM_LEN: usize = 8;
+/// Bytes of one queue's end.
+pub(crate) const END_LEN: usize = 12;
 
 pub(crate) fn fact(key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
     let mut out = Vec::with_capacity(5 + key.len() + value.map_or(0, <[u8]>::len));
@@ -73,6 +75,23 @@ pub(crate) fn parse_deletion(bytes: &[u8]) -> Option<LogOffset> {
 
 pub(crate) fn trim(ordinal: u64) -> [u8; TRIM_LEN] {
     ordinal.to_be_bytes()
+}
+
+/// Fills `dst` with queue numbers and the offsets at which the queues go on.
+pub(crate) fn write_ends(ends: impl Iterator<Item = (u32, u64)>, dst: &mut [u8]) {
+    let mut out = Cursor::new(dst);
+    for (queue, next) in ends {
+        out.put_u32(queue);
+        out.put_u64(next);
+    }
+}
+
+/// Queue numbers and the offsets at which the queues go on.
+pub(crate) fn ends(bytes: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
+    bytes.chunks_exact(END_LEN).filter_map(|end| {
+        let mut fields = Reader::new(end);
+        Some((fields.u32()?, fields.u64()?))
+    })
 }
 
 /// The ordinal below which nothing lives.

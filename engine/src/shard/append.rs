@@ -1,6 +1,8 @@
 //! Appends: from a record to the open group.
 
-use super::{Acknowledge, Shard, commit::PendingGroup};
+use super::commit::PendingGroup;
+use super::repeat::{What, state_of};
+use super::{Acknowledge, Shard};
 use crate::error::AppendError;
 use crate::format::group::{self, ENTRY_LEN, Entry, HEADER_LEN, Header, Kind};
 use crate::format::payload::{self, QueueState};
@@ -41,7 +43,24 @@ pub(super) struct OpenGroup {
 
 impl OpenGroup {
     pub(super) fn fits(&self, records_len: usize, count: usize) -> bool {
-        self.used + records_len + self.table.len() + count * ENTRY_LEN <= self.capacity
+        records_len + count * ENTRY_LEN <= self.room()
+    }
+
+    /// Bytes that are left for records and their entries.
+    pub(super) fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.used + self.table.len())
+    }
+
+    /// Appends a record of the engine that an earlier group has already.
+    pub(super) fn push_copy(
+        &mut self,
+        len: usize,
+        (kind, queue): (Kind, u32),
+        write: impl FnOnce(&mut [u8]),
+    ) {
+        let only_notes = self.only_notes;
+        self.push(len, (kind, queue, 0, 0), |_, dst| write(dst));
+        self.only_notes = only_notes;
     }
 
     fn end(&self) -> LogOffset {
@@ -94,7 +113,13 @@ impl Shard {
         let state = QueueState { incarnation, next: 0, min: 0, key };
         open.push(len, (Kind::QueueState, number, 0, 0), |_, dst| state.write(dst));
         self.stats.records += 1;
-        Ok(self.views.open(key, incarnation))
+        let queue = self.views.open(key, incarnation);
+        if self.repeats.note(What::State(queue), len)
+            && let Some(slot) = self.views.queue_mut(queue)
+        {
+            slot.confirm();
+        }
+        Ok(queue)
     }
 
     /// Deletes a queue. From now on its key is free: a queue that is opened with it is another one,
@@ -113,9 +138,12 @@ impl Shard {
         let live = |slot| matches!(slot, Slot::Opened | Slot::Live);
         let slot = self.views.queue(queue).filter(|queue| live(queue.slot));
         let incarnation = slot.ok_or(AppendError::Deleted)?.incarnation();
-        let deletion = payload::deletion(incarnation.unwrap_or(LogOffset::START));
+        let incarnation = incarnation.unwrap_or(LogOffset::START);
+        let deletion = payload::deletion(incarnation);
         let sequence = self.append_own(Kind::QueueDeletion, queue.0, &deletion, now)?;
         self.views.leave(queue);
+        self.repeats.forget_queue(queue);
+        self.repeats.note(What::Deletion(queue, incarnation), deletion.len());
         Ok(sequence)
     }
 
@@ -144,6 +172,7 @@ impl Shard {
         }
         let first = slot.next();
         slot.advance(records.len());
+        self.repeats.note_end(queue, slot.next(), &mut slot.end_noted);
         let open = self.open.as_mut().expect("ensured above");
         let first_log_offset = open.end();
         for (queue_offset, record) in (first..).zip(records) {
@@ -182,20 +211,15 @@ impl Shard {
         Err(self.refusal())
     }
 
-    /// Logs a queue's opening a second time, in another group: one damaged record must not cost the
-    /// queue its name.
+    /// Logs a queue's opening a second time, in another group, when there was no room to have it
+    /// repeated: one damaged record must not cost the queue its name.
     fn confirm_queue(&mut self, queue: QueueNo, now: EpochMillis) {
         let slot = self.views.queue_mut(queue);
         let Some(slot) = slot.and_then(|slot| slot.take_confirmation().then_some(slot)) else {
             return;
         };
-        let (Some(incarnation), min, next) = (slot.incarnation(), slot.min(), slot.next()) else {
-            return;
-        };
-        let key: Box<[u8]> = slot.key().into();
-        let state = QueueState { incarnation, next, min, key: &key };
-        let mut bytes = vec![0; state.len()];
-        state.write(&mut bytes);
+        let Some(incarnation) = slot.incarnation() else { return };
+        let bytes = state_of(slot, incarnation);
         // A refusal leaves the queue with one state, as if this had never been tried.
         let _ = self.append_own(Kind::QueueState, queue.0, &bytes, now);
     }
@@ -213,9 +237,10 @@ impl Shard {
         now: EpochMillis,
     ) -> Result<Sequence, AppendError> {
         check_key(key)?;
-        let sequence = self.append_own(Kind::Fact, 0, &payload::fact(key, value), now)?;
+        let record = payload::fact(key, value);
+        let sequence = self.append_own(Kind::Fact, 0, &record, now)?;
         self.views.facts.appended(key, value, sequence);
-        self.repeats.note(key, sequence);
+        self.repeats.note(What::Fact(key.into(), sequence), record.len());
         Ok(sequence)
     }
 
@@ -245,7 +270,8 @@ impl Shard {
     pub(super) fn force_staged(&mut self, now: EpochMillis) {
         const STAGED_MS_MAX: u64 = 1000;
         let due = self.views.facts.oldest_staged();
-        if due.is_some_and(|since| now.since(since) >= STAGED_MS_MAX) {
+        // A clock that was set back must not make them wait longer.
+        if due.is_some_and(|since| since > now || now.since(since) >= STAGED_MS_MAX) {
             // A refusal leaves them staged; the next tick tries again.
             let _ = self.flush_staged(now);
         }
@@ -308,10 +334,13 @@ impl Shard {
             return Err(AppendError::TooLarge { len, max });
         }
         self.close_group();
-        let opened = self.open_group(self.geometry.padded(len), now);
+        let with_repeats = self.geometry.padded(len + self.repeats.wanted_len());
+        let len = if with_repeats <= max { with_repeats } else { self.geometry.padded(len) };
+        let opened = self.open_group(len, now);
         if opened.is_err() {
             self.starved = true;
         }
+        self.add_repeats(records_len, count);
         opened
     }
 
@@ -395,7 +424,6 @@ impl Shard {
     /// Seals the open group and queues it for the device.
     pub(super) fn close_group(&mut self) {
         self.add_staged();
-        self.add_repeats();
         let Some(mut open) = self.open.take() else { return };
         let header = Header {
             store: self.geometry.store(),
@@ -427,6 +455,7 @@ impl Shard {
         self.stats.groups += 1;
         self.stats.log_bytes += wide(padded);
         self.enqueue(PendingGroup::new(header, crc, open.place, data, survives));
+        self.repeats.group_closed(padded);
         self.issue_writes();
     }
 

@@ -36,8 +36,10 @@ const STEPS_MAX: usize = 8;
 const WRITES_MAX: usize = 4;
 /// After a failed write, the run goes on this much later.
 const RETRY_MS: i64 = 1000;
-/// A generation of changes is not given up before its file has this length.
+/// A generation of changes is not given up before its file has this length, or that part of the
+/// budget: files that may be given up must not be what fills it.
 const GENERATION_LEN_MIN: u64 = 16 << 20;
+const GENERATION_PART_MIN: u64 = 32;
 
 /// What stands in a checkpoint file that must not count.
 const VOID: &[u8] = b"void";
@@ -87,6 +89,8 @@ struct Run {
     queues: Left<u32>,
     facts: Left<Box<[u8]>>,
     segments: Vec<u64>,
+    /// Queues, facts and segments that there were when it began.
+    items: usize,
     /// Told, but not in a piece yet.
     told: Vec<u8>,
     /// Set once everything is told: what the newest item can know, and the index that it may name.
@@ -123,6 +127,8 @@ pub(super) struct CheckpointState {
     distrusted: bool,
     /// Checkpoint files that are being emptied for it.
     emptying: usize,
+    /// What has been told since the caller came in.
+    stretch: u64,
 }
 
 impl CheckpointState {
@@ -141,6 +147,7 @@ impl CheckpointState {
             told: false,
             distrusted: false,
             emptying: 0,
+            stretch: 0,
         }
     }
 
@@ -184,10 +191,10 @@ impl CheckpointState {
     }
 
     /// Where the changes of a run go, and whether they tell everything.
-    fn destination(&self, epoch: u64) -> (ChangesEnd, bool) {
-        let grown = |changes: &ChangesEnd| {
-            changes.len > GENERATION_LEN_MIN.max(self.whole_len.saturating_mul(3))
-        };
+    fn destination(&self, epoch: u64, disk_bytes: u64) -> (ChangesEnd, bool) {
+        let len_min = GENERATION_LEN_MIN.min(disk_bytes / GENERATION_PART_MIN);
+        let grown =
+            |changes: &ChangesEnd| changes.len > len_min.max(self.whole_len.saturating_mul(3));
         let generation = |file| {
             // Unique in the shard's life, as the epoch is.
             let number = self.saved.number.wrapping_add(1);
@@ -233,15 +240,20 @@ impl Shard {
         if self.checkpoint.is_running() || self.poison.is_some() || unfinished || nothing {
             return;
         }
-        let (changes, whole) = self.checkpoint.destination(self.epoch);
+        let (changes, whole) = self.checkpoint.destination(self.epoch, self.limits.disk_bytes);
         let changed = std::mem::take(&mut self.views.changed);
         let changed_facts = self.views.facts.take_changed();
         let changed_segments = std::mem::take(&mut self.views.changed_segments);
         let newest = self.views.covered.place.ordinal;
-        let segments = if whole {
+        let segments: Vec<u64> = if whole {
             self.views.maps.keys().copied().collect()
         } else {
             changed_segments.into_iter().chain([newest]).collect()
+        };
+        let (queues_len, facts_len) = if whole {
+            (self.views.queues.len(), self.views.facts.len())
+        } else {
+            (changed.len(), changed_facts.len())
         };
         self.checkpoint.run = Some(Run {
             from: self.views.covered,
@@ -252,6 +264,7 @@ impl Shard {
             slot: self.checkpoint.next_slot(),
             queues: if whole { Left::AllBehind(None) } else { Left::These(changed) },
             facts: if whole { Left::AllBehind(None) } else { Left::These(changed_facts) },
+            items: queues_len + facts_len + segments.len(),
             segments,
             told: Vec::new(),
             through: None,
@@ -267,7 +280,9 @@ impl Shard {
         if self.poison.is_some() {
             return;
         }
-        if self.checkpoint.stalled_until.is_some_and(|until| until > now) {
+        // A clock that was set back must not make the pause longer.
+        let waits = |until: EpochMillis| until > now && until.since(now) <= RETRY_MS.unsigned_abs();
+        if self.checkpoint.stalled_until.is_some_and(waits) {
             return;
         }
         self.checkpoint.stalled_until = None;
@@ -294,6 +309,26 @@ impl Shard {
         self.finish_run();
     }
 
+    /// A group of this length is committed: the run goes on with its share, so that it has told
+    /// everything long before [`hurry_checkpoint`](Self::hurry_checkpoint) would have to tell the rest
+    /// at a stretch.
+    pub(super) fn pace_checkpoint(&mut self, padded: usize) {
+        let segment_len = index(self.geometry.segment_len());
+        let Some(run) = self.checkpoint.run.as_ref().filter(|run| run.through.is_none()) else {
+            return;
+        };
+        let is_stalled = self.checkpoint.stalled_until.is_some();
+        // A run begins at least a segment before the border that it must not meet.
+        let share = run.items.saturating_mul(padded).div_ceil(segment_len / 4 * 3);
+        let mut told = 0;
+        while !is_stalled
+            && told < share
+            && self.checkpoint.run.as_ref().is_some_and(|run| run.through.is_none())
+        {
+            told += self.tell(share - told);
+        }
+    }
+
     /// Before the log goes on by a second segment since the run began, the run tells all the rest:
     /// what it says of queues rests on their being at most one segment further.
     pub(super) fn hurry_checkpoint(&mut self, ordinal: u64) {
@@ -303,9 +338,9 @@ impl Shard {
         }
     }
 
-    /// Tells a part of what is left.
-    fn tell(&mut self, items_max: usize) {
-        let Some(mut run) = self.checkpoint.run.take() else { return };
+    /// Tells a part of what is left; gives how many queues, facts and segments it was.
+    fn tell(&mut self, items_max: usize) -> usize {
+        let Some(mut run) = self.checkpoint.run.take() else { return 0 };
         let mut items = 0;
         // What a piece still lacks may be more than a step, so a step counts from where it begins.
         let enough = run.told.len() + STEP_BYTES;
@@ -321,6 +356,15 @@ impl Shard {
         }
         self.cut_pieces(&mut run);
         self.checkpoint.run = Some(run);
+        self.checkpoint.stretch += wide(items);
+        let stretch = self.checkpoint.stretch;
+        self.stats.checkpoint_stretch_max = self.stats.checkpoint_stretch_max.max(stretch);
+        items
+    }
+
+    /// The caller has come in anew.
+    pub(super) fn new_stretch(&mut self) {
+        self.checkpoint.stretch = 0;
     }
 
     fn tell_segment(&mut self, run: &mut Run) -> bool {
@@ -569,17 +613,61 @@ mod tests {
     fn a_generation_never_begins_in_a_file_that_a_checkpoint_names() {
         let mut saved = SavedCheckpoints::default();
         let state = |saved| CheckpointState::new(EpochMillis::new(0), Sequence::default(), saved);
-        assert!(state(saved).destination(1).1, "the first one tells everything");
+        assert!(state(saved).destination(1, u64::MAX).1, "the first one tells everything");
         saved.changes = Some(ChangesEnd { file: 1, generation: 1, len: 1 << 30 });
         saved.slots = [Some(durable(7, 0)), Some(durable(8, 1))];
         let mut grown = state(saved);
         grown.whole_len = 1;
-        assert_eq!(grown.destination(1), (saved.changes.unwrap(), false));
+        assert_eq!(grown.destination(1, u64::MAX), (saved.changes.unwrap(), false));
         assert_eq!((grown.next_slot(), grown.replay_ordinal()), (0, 7));
         grown.saved.slots = [Some(durable(9, 1)), Some(durable(8, 1))];
-        let (changes, whole) = grown.destination(1);
+        let (changes, whole) = grown.destination(1, u64::MAX);
         assert_eq!((changes.file, changes.len, whole), (0, 0, true));
         assert_eq!(grown.next_slot(), 1);
+    }
+
+    #[test]
+    fn a_checkpoint_of_many_queues_is_told_bit_by_bit_however_fast_the_log_grows() {
+        use crate::driver::sim::{SimDisk, SimShard};
+        use crate::shard::ShardLimits;
+
+        const COUNT: u32 = 60_000;
+        const SEGMENT_LEN: u64 = 4 << 20;
+        let now = EpochMillis::new(1);
+        let limits = ShardLimits {
+            checkpoint_ms: u64::MAX,
+            group_bytes: 64 << 10,
+            ..ShardLimits::default()
+        };
+        let mut sim = SimDisk::new(3, SEGMENT_LEN, limits).open(now).unwrap();
+        let drain = |sim: &mut SimShard| {
+            sim.shard().input_drained(now);
+            while sim.step(now) {
+                sim.shard().input_drained(now);
+            }
+        };
+        drain(&mut sim);
+        for n in 0..COUNT {
+            while sim.shard().open_queue(&n.to_be_bytes(), now).is_err() {
+                drain(&mut sim);
+            }
+        }
+        drain(&mut sim);
+        sim.shard().start_checkpoint(now);
+        let queue = sim.shard().queue(&1_u32.to_be_bytes()).unwrap();
+        let from = sim.shard().committed_end();
+        // The device is at work all the time, and nobody says that no more input waits.
+        while sim.shard().stats().checkpoints == 0 {
+            while sim.shard().append(queue, &[&[0; 60 << 10][..]], now).is_err() {
+                assert!(sim.step(now));
+            }
+        }
+        let len = sim.shard().committed_end().get() - from.get();
+        assert!(len.unsigned_abs() < 2 * SEGMENT_LEN, "a checkpoint took {len} bytes of log");
+        // A quarter of a microsecond for each makes 5 ms.
+        let most = 20_000;
+        let told = sim.shard().stats().checkpoint_stretch_max;
+        assert!(told <= most, "{told} items at a stretch, {most} are allowed");
     }
 
     #[test]

@@ -196,6 +196,7 @@ impl Shard {
             let Some(group) = self.pending.get(at) else { return };
             let parsed = Group::trusted(&group.data, group.header, group.header_crc);
             self.views.apply(&parsed, group.place, group.data.len(), false, &mut self.woken);
+            self.pace_checkpoint(group.data.len());
         }
         self.drop_settled();
     }
@@ -263,6 +264,7 @@ impl Shard {
             for record in parsed.records() {
                 self.views.reappend(&record, group.header.sequence);
             }
+            self.repeats.note_group(&parsed);
         }
     }
 

@@ -46,7 +46,7 @@ use checkpoint::CheckpointState;
 use cold::{ChunkKey, Cold};
 use commit::PendingGroup;
 use prepare::Segments;
-use repeat::Repeats;
+pub(crate) use repeat::Repeats;
 use retention::Retention;
 pub(crate) use tail::Tail;
 
@@ -143,6 +143,9 @@ pub struct ShardStats {
     pub unreadable: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
+    /// The most queues, facts and segments that were told to a checkpoint at a stretch: what the
+    /// longest pause for one took.
+    pub checkpoint_stretch_max: u64,
     /// Segments that retention has taken from the log.
     pub segments_recycled: u64,
 }
@@ -253,6 +256,7 @@ pub(crate) struct Start {
     pub(crate) epoch: u64,
     pub(crate) views: Views,
     pub(crate) saved: SavedCheckpoints,
+    pub(crate) repeats: Repeats,
     /// Segments that exist, with the bytes that are prepared in each.
     pub(crate) segments: Vec<(u64, u64)>,
     pub(crate) now: EpochMillis,
@@ -260,8 +264,18 @@ pub(crate) struct Start {
 
 impl Shard {
     pub(crate) fn new(start: Start, tail: Tail) -> Self {
-        let Start { geometry, limits, acknowledge, commit_by, epoch, views, saved, segments, now } =
-            start;
+        let Start {
+            geometry,
+            limits,
+            acknowledge,
+            commit_by,
+            epoch,
+            views,
+            saved,
+            repeats,
+            segments,
+            now,
+        } = start;
         let covered = views.covered;
         let unreadable = views.unreadable;
         // A checkpoint counts as the newest one only if nothing had to be replayed behind it.
@@ -294,7 +308,7 @@ impl Shard {
             views,
             blocks: BlockReads::default(),
             retention: Retention::new(),
-            repeats: Repeats::default(),
+            repeats,
             checkpoint: CheckpointState::new(now, checkpointed, saved),
             last_data: covered.sequence,
             noted: Sequence::default(),
@@ -366,10 +380,10 @@ impl Shard {
         self.views.facts.awaited(key)
     }
 
-    /// The group that the committed value of a fact came with.
+    /// The group in which a fact was last set in this life.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn fact_sequence(&self, key: &[u8]) -> Option<Sequence> {
-        self.views.facts.state(key).map(|state| state.sequence)
+        self.views.facts.set_in(key)
     }
 
     /// True while the newest value of a fact is staged only.
@@ -473,6 +487,7 @@ impl Shard {
     pub fn complete(&mut self, completion: Completion, now: EpochMillis) {
         let Completion { id, result, buffer } = completion;
         let Some(purpose) = self.purposes.try_remove(index(id.0)) else { return };
+        self.new_stretch();
         match purpose {
             Purpose::Groups { first, count } => self.groups_written(first, count, result),
             Purpose::Create { ordinal } => self.segment_created(ordinal, result, now),
@@ -497,6 +512,7 @@ impl Shard {
     /// Says that no more input is waiting: what is open may go to the device now. In a buffered store
     /// it is acknowledged with that.
     pub fn input_drained(&mut self, now: EpochMillis) {
+        self.new_stretch();
         // What retention appends goes out with this group.
         self.retain(now);
         if self.may_close() {
@@ -527,6 +543,12 @@ impl Shard {
             && self.pending.is_empty()
             && !self.views.facts.has_staged()
             && self.is_checkpointed()
+    }
+
+    /// Ordinal of the first segment that is part of the log.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn first_segment(&self) -> u64 {
+        self.views.first
     }
 
     fn op(&mut self, purpose: Purpose) -> OpId {

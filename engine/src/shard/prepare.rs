@@ -113,7 +113,9 @@ impl Segments {
 
     pub(super) fn tick(&mut self, now: EpochMillis) {
         self.now = now;
-        if matches!(self.step, Step::Full { until } if until <= now) {
+        // A clock that was set back must not make the pause longer.
+        let over = |until: EpochMillis| until <= now || until.since(now) > RETRY_MS;
+        if matches!(self.step, Step::Full { until } if over(until)) {
             self.step = Step::Idle;
         }
     }

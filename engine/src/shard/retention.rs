@@ -22,11 +22,12 @@
 use slab::Slab;
 
 use super::cold::Miss;
+use super::repeat::{What, state_of};
 use super::{Purpose, Shard};
 use crate::error::{AppendError, DiskUse};
 use crate::format::group::Kind;
 use crate::format::index_block;
-use crate::format::payload::{self, QueueState};
+use crate::format::payload;
 use crate::op::{FileId, Op};
 use crate::units::{EpochMillis, LogOffset, QueueOffset, Sequence, narrow, wide};
 use crate::view::{QueueNo, queue::Slot};
@@ -87,6 +88,8 @@ pub(super) struct Retention {
     trimmed: Vec<Trimmed>,
     /// Something other than time keeps the oldest segment.
     blocked: bool,
+    /// The sweep has found no room at the head.
+    needs_log: bool,
 }
 
 impl Retention {
@@ -99,6 +102,7 @@ impl Retention {
             holds: Slab::new(),
             trimmed: Vec::new(),
             blocked: false,
+            needs_log: false,
         }
     }
 
@@ -164,9 +168,22 @@ impl Shard {
         segments + self.views.index.live_len() + 2 * self.checkpoint.changes_len()
     }
 
-    /// True when another segment fits the budget.
+    /// True when another segment fits the budget. What the shard cannot do without it may have in any
+    /// case, so that files of the views which have grown never stop it for good: the segment that the
+    /// log is in, the one behind it, the one before it until it is recycled, and one for the reserve.
+    /// Facts may have used the log up to its last block; then what must be appended again before a
+    /// segment can be let go gets another one.
     pub(super) fn may_grow(&self) -> bool {
-        self.used_bytes().saturating_add(self.geometry.segment_len()) <= self.limits.disk_bytes
+        const SEGMENTS_MIN: u64 = 4;
+        let segments = self.segments.count() + u64::from(self.retention.has_spare());
+        segments < SEGMENTS_MIN
+            || self.needs_log()
+            || self.used_bytes().saturating_add(self.geometry.segment_len())
+                <= self.limits.disk_bytes
+    }
+
+    fn needs_log(&self) -> bool {
+        self.retention.needs_log && !self.segments.exists(self.head.ordinal + 1)
     }
 
     /// Takes the next steps, as far as they wait for nothing.
@@ -187,6 +204,7 @@ impl Shard {
         }
         if !self.is_release_due(now) {
             self.retention.blocked = false;
+            self.retention.needs_log = false;
             return false;
         }
         let first = self.views.first;
@@ -227,7 +245,11 @@ impl Shard {
                 true
             }
             // A refusal is no harm: the next turn goes on where this one has stopped.
-            Sweep::Facts { .. } | Sweep::Queues { .. } => self.sweep_more(now).is_ok(),
+            Sweep::Facts { .. } | Sweep::Queues { .. } => {
+                let done = self.sweep_more(now).is_ok();
+                self.retention.needs_log = !done;
+                done
+            }
             Sweep::Waiting(sequence) => {
                 let settled = self.settled() >= *sequence;
                 if settled {
@@ -256,7 +278,7 @@ impl Shard {
         now: EpochMillis,
     ) -> Result<(), AppendError> {
         let mut bytes = 0;
-        let mut found: Vec<(Box<[u8]>, Vec<u8>)> = Vec::new();
+        let mut found: Vec<(Box<[u8]>, Sequence, Vec<u8>)> = Vec::new();
         let mut last = None;
         let facts = self.views.facts.behind(behind.as_deref());
         for (key, state) in facts.take(SWEEP_ITEMS) {
@@ -268,16 +290,19 @@ impl Shard {
             if state.home < below && self.views.facts.awaited(key).is_none() {
                 let record = payload::fact(key, Some(state.value));
                 bytes += record.len();
-                found.push((key.into(), record));
+                found.push((key.into(), state.sequence, record));
             }
         }
         let last: Option<Box<[u8]>> = last.map(Into::into);
-        for (key, record) in found {
+        for (key, since, record) in found {
             // Making room may close a group, and that takes along what is staged: a newer value of
-            // this key must not be followed by the older one.
+            // this key must not be followed by the older one. In a buffered store it is committed by now.
             self.opened(record.len(), 1, now)?;
-            if self.views.facts.awaited(&key).is_none() {
+            let facts = &self.views.facts;
+            let same = facts.state(&key).is_some_and(|state| state.sequence == since);
+            if same && facts.awaited(&key).is_none() {
                 self.append_own(Kind::Fact, 0, &record, now)?;
+                self.repeats.note(What::Fact(key.clone(), since), record.len());
             }
             self.retention.sweep = Sweep::Facts { below, behind: Some(key) };
         }
@@ -297,18 +322,18 @@ impl Shard {
         let mut bytes = 0;
         for _ in 0..SWEEP_ITEMS {
             let Some(queue) = self.views.queue(QueueNo(next)) else {
-                let sequence = self.append_own(Kind::Trim, 0, &payload::trim(below), now)?;
+                let trim = payload::trim(below);
+                let sequence = self.append_own(Kind::Trim, 0, &trim, now)?;
+                self.repeats.note(What::Trim(below), trim.len());
                 self.retention.sweep = Sweep::Waiting(sequence);
                 return Ok(());
             };
             let lives = queue.slot == Slot::Live && queue.home < below;
             if let Some(incarnation) = queue.incarnation().filter(|_| lives) {
-                let (min, key) = (queue.min(), queue.key());
-                let state = QueueState { incarnation, next: queue.next(), min, key };
-                let mut record = vec![0; state.len()];
-                state.write(&mut record);
+                let record = state_of(queue, incarnation);
                 bytes += record.len();
                 self.append_own(Kind::QueueState, next, &record, now)?;
+                self.repeats.note(What::State(QueueNo(next)), record.len());
             }
             next += 1;
             self.retention.sweep = Sweep::Queues { below, next };
@@ -375,7 +400,7 @@ impl Shard {
 
     /// Keeps a segment that is not part of the log for use ahead of the writer, or removes it.
     pub(super) fn keep_spare(&mut self, ordinal: u64) {
-        if self.retention.spare.is_none() && self.used_bytes() <= self.limits.disk_bytes {
+        if self.retention.spare.is_none() && self.may_grow() {
             self.retention.spare = Some(ordinal);
             return;
         }

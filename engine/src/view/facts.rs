@@ -44,6 +44,9 @@ pub(crate) struct Facts {
     staged: BTreeMap<Box<[u8]>, Staged>,
     /// Keys that were set or removed since they were last taken for a checkpoint.
     changed: Vec<Box<[u8]>>,
+    /// The group in which a key was last set by a caller of this life; not that of a copy.
+    #[cfg(any(test, feature = "sim"))]
+    set_in: HashMap<Box<[u8]>, Sequence>,
 }
 
 impl Facts {
@@ -67,6 +70,11 @@ impl Facts {
         self.appended.get(key).map(|appended| appended.sequence)
     }
 
+    /// How many are committed.
+    pub(crate) fn len(&self) -> usize {
+        self.committed.len()
+    }
+
     pub(crate) fn is_staged(&self, key: &[u8]) -> bool {
         self.staged.contains_key(key)
     }
@@ -86,14 +94,14 @@ impl Facts {
         self.committed.get(key).map(Kept::state)
     }
 
-    /// The value that a key was given in this group (`None` = removed), unless it has been given
-    /// another one since.
+    /// The committed value of a key (`None` = removed), or the one that it was given in this group;
+    /// nothing when another one that is not committed has replaced it.
     pub(crate) fn unchanged_since(&self, key: &[u8], sequence: Sequence) -> Option<Option<&[u8]>> {
         if let Some(appended) = self.appended.get(key) {
             return (appended.sequence == sequence).then_some(appended.value.as_deref());
         }
         match self.committed.get(key) {
-            Some(kept) => (kept.sequence == sequence).then_some(Some(&kept.value)),
+            Some(kept) => (kept.sequence >= sequence).then_some(Some(&kept.value)),
             None => Some(None),
         }
     }
@@ -165,8 +173,16 @@ impl Facts {
 
     pub(crate) fn appended(&mut self, key: &[u8], value: Option<&[u8]>, sequence: Sequence) {
         self.staged.remove(key);
+        #[cfg(any(test, feature = "sim"))]
+        self.set_in.insert(key.into(), sequence);
         let value = value.map(Into::into);
         self.appended.insert(key.into(), Appended { sequence, value });
+    }
+
+    /// The group in which a key was last set in this life.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn set_in(&self, key: &[u8]) -> Option<Sequence> {
+        self.set_in.get(key).copied()
     }
 
     /// Forgets appends above the committed frontier.

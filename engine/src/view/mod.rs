@@ -179,7 +179,8 @@ impl Views {
                     let below = payload::parse_trim(record.bytes);
                     self.trimmed = self.trimmed.max(below.unwrap_or(0));
                 }
-                Kind::Note => {}
+                // They say nothing new unless damage has hidden records; see `apply_ends`.
+                Kind::Ends | Kind::Note => {}
             }
         }
         self.covered = Covered {
@@ -285,13 +286,9 @@ impl Views {
             // Its records may have been recycled; what comes next goes on behind them.
             queue.start_at(state.next);
         }
-        let before = queue.tail().len();
         // Damage has swallowed these, or they were recycled.
-        while queue.visible() < state.next {
-            let gap = QueueEntry { position: record.position, len: 0, tag: 0 };
-            queue.push(gap, number, self.covered.sequence, &mut self.index);
-        }
-        self.tail_entries = (self.tail_entries + queue.tail().len()).saturating_sub(before);
+        self.fill_up(number, state.next, record.position, self.covered.sequence);
+        let queue = self.queues.get_mut(slot).expect("ensured above");
         queue.state(state.key, state.incarnation, state.min, ordinal);
         if queue.is_live() {
             self.name(state.key, number);
@@ -315,7 +312,8 @@ impl Views {
         let slot = to_index(u64::from(number));
         let queue = self.queues.get_mut(slot).expect("ensured in the line before");
         let ours = queue.incarnation().is_none_or(|known| known == incarnation);
-        if !ours || matches!(queue.slot, Slot::Deleted { .. }) {
+        // A copy of the deletion may come when the number is free already.
+        if !ours || matches!(queue.slot, Slot::Deleted { .. } | Slot::Free) {
             return;
         }
         queue.wake_all(woken);
@@ -327,6 +325,34 @@ impl Views {
         }
         self.graves.entry(ordinal).or_default().push(number);
         self.mark(number);
+    }
+
+    /// Offsets that damaged groups had given out, as a later group repeats them, stay taken.
+    pub(crate) fn apply_ends(&mut self, group: &Group<'_>) {
+        let sequence = group.header.sequence;
+        let told = group.records().filter(|record| record.entry.kind == Kind::Ends);
+        for record in told.filter(GroupRecord::is_sound) {
+            for (number, next) in payload::ends(record.bytes) {
+                let live = |queue: &Queue| matches!(queue.slot, Slot::Live | Slot::Leaving);
+                let known = self.queue(QueueNo(number)).filter(|queue| live(queue));
+                if known.is_some_and(|queue| queue.visible() < next) {
+                    self.fill_up(number, next, record.position, sequence);
+                    self.mark(number);
+                }
+            }
+        }
+    }
+
+    /// Gives a queue entries up to the offset `next` that cannot be read.
+    fn fill_up(&mut self, number: u32, next: u64, position: LogOffset, sequence: Sequence) {
+        let slot = to_index(u64::from(number));
+        let Some(queue) = self.queues.get_mut(slot) else { return };
+        let before = queue.tail().len();
+        while queue.visible() < next {
+            let gap = QueueEntry { position, len: 0, tag: 0 };
+            queue.push(gap, number, sequence, &mut self.index);
+        }
+        self.tail_entries = (self.tail_entries + queue.tail().len()).saturating_sub(before);
     }
 
     /// The next checkpoint has to take this queue.
@@ -439,7 +465,7 @@ impl Views {
                 }
             }
             Kind::QueueDeletion => self.leave(number),
-            Kind::Note | Kind::Trim => {}
+            Kind::Note | Kind::Trim | Kind::Ends => {}
         }
     }
 

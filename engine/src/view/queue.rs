@@ -109,8 +109,10 @@ pub(crate) struct Queue {
     tail: Vec<QueueEntry>,
     /// The offset that the next append gets; at or above the visible end.
     next: u64,
-    /// A second state is in the log, or none is needed.
+    /// A second state is in the log or on its way there, or none is needed.
     confirmed: bool,
+    /// Where the queue's end stands in a list of those that are repeated.
+    pub(crate) end_noted: u32,
     /// Ordinal of the segment with the newest state.
     pub(crate) home: u64,
     /// Ordinal of the segment with the newest record, and the offset of the first record there.
@@ -179,6 +181,11 @@ impl Queue {
         let due = self.slot == Slot::Live && !self.confirmed;
         self.confirmed |= due;
         due
+    }
+
+    /// A second state follows by itself.
+    pub(crate) fn confirm(&mut self) {
+        self.confirmed = true;
     }
 
     /// True when the queue may be appended to and its committed state be told.

@@ -49,8 +49,9 @@ pub(super) fn reopened(
     let committed = sim.view().committed();
     ensure!(
         model.committed <= committed,
-        "groups up to {} were acknowledged, the log ends at {committed}",
-        model.committed
+        "groups up to {} were acknowledged, the log ends at {committed}: {:?}",
+        model.committed,
+        sim.report()
     );
     model.restart(committed)?;
     if sim.view().acknowledge() == Acknowledge::Buffered {
@@ -78,7 +79,6 @@ pub(super) fn reopened(
     }
     adopt_tainted(&mut node);
     for queue in 0..plan.queues.len() {
-        adopt_end(plan, &mut node, queue);
         adopt_min(plan, &mut node, queue, expected)?;
     }
     node.check_facts()?;
@@ -96,20 +96,6 @@ fn adopt_tainted(node: &mut Node) {
             Some(value) => drop(node.model.facts.insert(key, value.to_vec())),
             None => drop(node.model.facts.remove(&key)),
         }
-    }
-}
-
-/// A group whose header or table is damaged no longer says which offsets it had given out. Where it
-/// holds the last records of a queue, nothing else says so either, and the queue ends before them.
-fn adopt_end(plan: &Plan, node: &mut Node, queue: usize) {
-    let Some(queue_no) = node.queue_no(plan, queue) else { return };
-    let told = number(node.sim.view().max_offset(queue_no));
-    let Some(records) = node.model.queues.get_mut(&queue) else { return };
-    let behind = records.get(told..).unwrap_or_default();
-    if !behind.is_empty() && behind.iter().all(|stored| stored.damaged) {
-        records.truncate(told);
-        node.model.forget_end(queue);
-        node.sim.tally().count(Event::EndLost);
     }
 }
 

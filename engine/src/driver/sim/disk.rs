@@ -7,10 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 
 use super::random::Random;
 use super::tally::{Event, Tally};
 use crate::format::buffers::Head;
+use crate::format::checkpoint::Checkpoint;
 use crate::format::group::{Group, Header};
 use crate::format::manifest::Manifest;
 use crate::layout::{Geometry, Place};
@@ -63,6 +65,14 @@ pub(super) struct SimDisk {
     pub(super) fail_read: Option<usize>,
 }
 
+/// What stood where something was written, and how long the file was.
+pub(super) struct Undo {
+    file: FileId,
+    at: u64,
+    old: Vec<u8>,
+    len: usize,
+}
+
 /// A group as it stands on the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
@@ -85,6 +95,11 @@ impl LogSource for SimDisk {
     fn read_view(&mut self, file: FileId, at: u64, dst: &mut [u8]) -> io::Result<usize> {
         self.may_fail()?;
         Ok(copy(self.bytes_at(file, at), dst))
+    }
+
+    /// Little, so that most of it is looked at, and windows end within groups.
+    fn window_len(&self) -> usize {
+        64 << 10
     }
 
     fn index_len(&mut self) -> io::Result<u64> {
@@ -278,6 +293,22 @@ impl SimDisk {
         }
     }
 
+    /// As [`write`](Self::write), and what takes it back. The last one goes first.
+    pub(super) fn write_with_undo(&mut self, file: FileId, at: u64, data: &[u8]) -> Undo {
+        let len = self.len(file);
+        let old = self.bytes_at(file, at);
+        let old = old.get(..data.len().min(old.len())).unwrap_or_default().to_vec();
+        self.write(file, at, data);
+        Undo { file, at, old, len }
+    }
+
+    pub(super) fn undo(&mut self, undo: Undo) {
+        let Undo { file, at, old, len } = undo;
+        let Some(bytes) = self.bytes_mut(file) else { return };
+        bytes.truncate(len);
+        copy(&old, bytes.get_mut(index(at)..).unwrap_or_default());
+    }
+
     /// What a write under way at the end of a life leaves behind.
     pub(super) fn tear(&mut self, file: FileId, at: u64, data: &[u8]) {
         if self.loses_conversion(file, at, data.len()) {
@@ -346,6 +377,36 @@ impl SimDisk {
 
     pub(super) fn len(&self, file: FileId) -> usize {
         self.bytes_at(file, 0).len()
+    }
+
+    /// Changes every byte of a stretch.
+    pub(super) fn scramble(&mut self, file: FileId, range: Range<u64>) {
+        let range = index(range.start)..index(range.end);
+        let Some(bytes) = self.bytes_mut(file).and_then(|bytes| bytes.get_mut(range)) else {
+            return;
+        };
+        let mut state = bytes.len();
+        for byte in bytes {
+            // An odd number is not 0, so no byte stays as it is.
+            state = state.wrapping_mul(0x5851_F42D).wrapping_add(0x1405);
+            *byte ^= (state >> 16).to_be_bytes()[7] | 1;
+        }
+    }
+
+    /// Nothing was ever written from this place on.
+    pub(super) fn wipe_from(&mut self, place: Place) {
+        for (&ordinal, segment) in self.segments.range_mut(place.ordinal..) {
+            let from = if ordinal == place.ordinal { index(place.byte) } else { 0 };
+            segment.bytes.get_mut(from..).unwrap_or_default().fill(0);
+        }
+    }
+
+    /// The newest group of which a sound checkpoint speaks.
+    pub(super) fn checkpointed(&self) -> Option<Sequence> {
+        let geometry = self.geometry();
+        let sound = self.checkpoints.iter().flatten();
+        let sound = sound.filter_map(|bytes| Checkpoint::decode(bytes, &geometry));
+        sound.map(|checkpoint| checkpoint.through.sequence).max()
     }
 
     /// Flips one bit of a file. False when the file does not reach that far.

@@ -117,11 +117,6 @@ impl ShardModel {
         self.next.get(&queue).copied().unwrap_or(0)
     }
 
-    /// The end of a queue has moved back to its last visible record.
-    pub(super) fn forget_end(&mut self, queue: usize) {
-        self.next.insert(queue, self.visible(queue));
-    }
-
     pub(super) fn min(&self, queue: usize) -> usize {
         self.min.get(&queue).copied().unwrap_or(0)
     }

@@ -235,7 +235,7 @@ impl Node {
     }
 
     /// Staged facts leave with whatever group is closed next; the model learns which it was.
-    fn notice_staged(&mut self) -> Check {
+    pub(super) fn notice_staged(&mut self) -> Check {
         let gone: Vec<Vec<u8>> = self
             .model
             .staged
@@ -495,7 +495,11 @@ impl Node {
                 }
                 _ => ensure!(
                     stored.damaged || self.may_be_gone(stored),
-                    "queue {queue} offset {at} is not what was stored"
+                    "queue {queue} offset {at} is not what was stored in segment {:?}, {} bytes were \
+                     read up to {next}, the device has {:?}",
+                    self.ordinal(stored),
+                    bytes.len(),
+                    self.sim.device().prepared()
                 ),
             }
         }
@@ -506,7 +510,10 @@ impl Node {
     /// Damage to what the index knows of a segment leaves minimum offsets too low; what was in the
     /// segment is passed over.
     fn may_be_gone(&self, stored: &Stored) -> bool {
-        let gone = self.ordinal(stored).is_none_or(|at| !self.sim.device().has_segment(at));
+        // It may still be there under its old name, to be used again.
+        let gone = self.ordinal(stored).is_none_or(|at| {
+            at < self.sim.view().first_segment() || !self.sim.device().has_segment(at)
+        });
         gone && self.allowed.read_errors
     }
 
@@ -557,7 +564,7 @@ impl Node {
                 );
             }
             ReadAtOutcome::Missing => {
-                let may_miss = shift > 0 || gone || stored.damaged;
+                let may_miss = shift > 0 || gone || stored.damaged || self.may_be_gone(&stored);
                 ensure!(may_miss, "no record at {}", stored.position);
             }
             ReadAtOutcome::Pending => {}
@@ -577,7 +584,8 @@ impl Node {
         }
         let first = records.partition_point(|stored| stored.time < time);
         let first = first.max(self.model.min(queue));
-        let any_damage = records.iter().any(|stored| stored.damaged);
+        let hidden = records.get(first).is_some_and(|stored| self.may_be_gone(stored));
+        let any_damage = hidden || records.iter().any(|stored| stored.damaged);
         match self.sim.shard().search_time(queue_no, time, token) {
             SearchOutcome::Found(found) => ensure!(
                 number(found) == first || any_damage,

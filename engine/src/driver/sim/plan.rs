@@ -55,6 +55,8 @@ pub(super) struct Families {
     pub(super) damage: bool,
     pub(super) views_damage: bool,
     pub(super) clock: bool,
+    /// The epoch file is never found again.
+    pub(super) epoch: bool,
 }
 
 impl Plan {
@@ -89,6 +91,7 @@ impl Plan {
                 damage: random.one_in(4),
                 views_damage: random.one_in(3),
                 clock: random.one_in(3),
+                epoch: random.one_in(8),
             },
             manifest,
         }
@@ -154,8 +157,8 @@ fn limits(random: &mut Random, wide_world: bool, segment_len: u64) -> ShardLimit
         checkpoint_bytes: random.pick(&[16 << 10, 60 << 10, 200 << 10]),
         checkpoint_ms: random.pick(&[2000, 10_000, 60_000]),
         view_bytes: random.pick(&[1 << 10, 16 << 10, 1 << 20]),
-        // The files of the views take their part, whatever the length of the segments.
-        disk_bytes: segment_len * random.pick(&[4, 4, 5, 8]) + VIEWS_BYTES,
+        // The files of the views take their part, or more than there is for them.
+        disk_bytes: segment_len * random.pick(&[4, 4, 5, 8]) + random.pick(&[0, VIEWS_BYTES]),
         age_ms: random.pick(&[2000, 5000, 20_000]),
     }
 }

@@ -80,23 +80,34 @@ impl SimDisk {
         now: EpochMillis,
     ) -> Result<SimShard, (Box<Self>, OpenFailure)> {
         let geometry = self.geometry();
-        let Recovered { views, saved, report } = match recovery::recover(&geometry, &mut self) {
-            Ok(found) => found,
-            Err(RecoveryError::Io(_)) => return Err((Box::new(self), OpenFailure::Io)),
-            Err(error) => {
-                let why = OpenFailure::Refused(error.to_string());
-                return Err((Box::new(self), why));
-            }
-        };
+        let Recovered { views, saved, repeats, report, epoch: logged } =
+            match recovery::recover(&geometry, &mut self) {
+                Ok(found) => found,
+                Err(RecoveryError::Io(_)) => return Err((Box::new(self), OpenFailure::Io)),
+                Err(error) => {
+                    let why = OpenFailure::Refused(error.to_string());
+                    return Err((Box::new(self), why));
+                }
+            };
         self.fail_read = None;
-        let epoch = next_epoch(self.epoch, self.segment_count(), views.covered.epoch);
+        let epoch = next_epoch(self.epoch, self.segment_count(), logged);
         self.epoch = Some(epoch);
         let on_device = views.covered.sequence;
         let last_ordinal = views.covered.next.ordinal;
         let segments = self.prepared();
         let acknowledge = self.acknowledge();
-        let start =
-            Start { geometry, limits, acknowledge, commit_by, epoch, views, saved, segments, now };
+        let start = Start {
+            geometry,
+            limits,
+            acknowledge,
+            commit_by,
+            epoch,
+            views,
+            saved,
+            repeats,
+            segments,
+            now,
+        };
         let left = self.shared.take();
         let (tail, memory) = match acknowledge {
             Acknowledge::Durable => (Tail::new(&limits).0, None),

@@ -44,6 +44,8 @@ events! {
         OpenReadError = "EIO while recovery was reading",
         DiskFull = "ENOSPC creating a segment",
         BitFlip = "bit flipped below a noted frontier",
+        Scrambled = "run of bytes scrambled below a noted frontier",
+        LogEndLost = "end of the log lost although a checkpoint knows it",
         RecycleError = "EIO recycling a segment",
         CheckpointsLost = "both checkpoint files lost",
         CheckpointLost = "one checkpoint file lost",
@@ -75,7 +77,6 @@ events! {
         Ahead = "(reached) group acknowledged before it was on the device",
         Given = "(reached) acknowledged group lost by a power cut of a buffered store",
         Switched = "(reached) store switched between durable and buffered",
-        EndLost = "(reached) end of a queue lost with a damaged group",
     }
 }
 

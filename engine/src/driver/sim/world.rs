@@ -5,6 +5,7 @@
 //! with them every request and answer under way.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use super::check::{self, Depth, Expected};
 use super::disk::{SimDisk, Written};
@@ -151,6 +152,9 @@ impl World {
                 }
                 _ => self.plan.life_steps,
             };
+            if self.random.one_in(3) {
+                self.begin_long(&mut life);
+            }
             for step in 0..steps {
                 self.step = step;
                 self.step(&mut life)?;
@@ -240,6 +244,9 @@ impl World {
         now: EpochMillis,
     ) -> Check {
         const CACHE: usize = 64 << 20;
+        if self.random.one_in(6) {
+            self.check_end_lost(disk, now)?;
+        }
         let mut disk = disk.clone();
         let from_log = self.random.one_in(2);
         if from_log {
@@ -255,9 +262,35 @@ impl World {
         checked.map(drop).map_err(|what| format!("rebuilt {views}: {what}"))
     }
 
+    /// A log that has lost groups of which a checkpoint speaks is not opened without them, and the
+    /// checkpoint does not stand for them.
+    fn check_end_lost(&mut self, disk: &SimDisk, now: EpochMillis) -> Check {
+        let written = disk.written();
+        // What lies in shared memory would mend the log.
+        let known = disk.checkpointed().filter(|_| !disk.has_buffers());
+        let Some(known) = known else { return Ok(()) };
+        let known: Vec<_> = written.iter().filter(|group| group.header.sequence <= known).collect();
+        let back = self.random.below(known.len().min(4));
+        let Some(lost) = known.len().checked_sub(1 + back).and_then(|at| known.get(at)) else {
+            return Ok(());
+        };
+        let mut disk = disk.clone();
+        disk.wipe_from(lost.place);
+        self.tally.count(Event::LogEndLost);
+        match disk.open(self.plan.limits, CommitBy::Durable, now) {
+            Err((_, OpenFailure::Refused(_))) => Ok(()),
+            Err((_, OpenFailure::Io)) => Err("a read failed that should not".to_owned()),
+            Ok(sim) => Err(format!(
+                "the log has lost group {} and all behind it, which a checkpoint knows, but opens at {}",
+                lost.header.sequence,
+                sim.view().committed()
+            )),
+        }
+    }
+
     /// What one shard says must agree with what the others say.
     fn check_across(&mut self, nodes: &[Node]) -> Check {
-        // Damage may have cost the very end of a queue; what it has cost is not looked for again.
+        // A power cut may have cost the very end of a queue of a buffered store.
         let visible = |queue: usize| {
             let name = self.plan.queues.get(queue)?;
             Some((nodes.get(name.shard)?.model.visible(queue), name.shard))
@@ -265,8 +298,7 @@ impl World {
         let expected = &self.expected;
         self.acknowledged.retain(|&(queue, at), _| {
             let Some((visible, shard)) = visible(queue) else { return true };
-            let expected = expected.get(shard).copied().unwrap_or_default();
-            at < visible || !(expected.damaged || expected.fallen)
+            at < visible || !expected.get(shard).is_some_and(|expected| expected.fallen)
         });
         for (&(queue, at), &mark) in &self.acknowledged {
             let node = self.plan.queues.get(queue).and_then(|name| nodes.get(name.shard));
@@ -277,13 +309,11 @@ impl World {
             );
         }
         let topics = nodes.first().map(|node| &node.model.facts);
-        let facts_damaged =
-            self.apart || self.expected.first().is_some_and(|expected| expected.damaged);
         for (queue, name) in self.plan.queues.iter().enumerate() {
             let used = nodes.get(name.shard).is_some_and(|node| node.model.visible(queue) > 0);
             let known = topics.is_some_and(|facts| facts.contains_key(&topic_key(name.topic)));
             ensure!(
-                !used || known || facts_damaged,
+                !used || known || self.apart,
                 "queue {queue} has records, its topic is unknown"
             );
         }
@@ -307,7 +337,7 @@ impl World {
         let queue: usize = queue.parse().ok()?;
         let mark: u64 = mark.parse().ok()?;
         let shard = self.plan.queues.get(queue)?.shard;
-        if self.apart || self.expected.get(shard)?.damaged {
+        if self.apart {
             return Some(());
         }
         let records = nodes.get(shard)?.model.queues.get(&queue)?;
@@ -408,6 +438,20 @@ impl World {
         let count = self.random.between(1, 3);
         let bodies = (0..count).map(|_| self.body()).collect();
         self.ask(life, thread, shard, Request::Produce { queue, bodies });
+    }
+
+    /// A life begins with a record that may not fit behind what the last one has left.
+    fn begin_long(&mut self, life: &mut Life) {
+        let segment_len = crate::units::index(self.plan.manifest.segment_len);
+        for shard in 0..life.nodes.len() {
+            let queue = self.queue_of(shard);
+            let topic = self.plan.queues.get(queue).map_or(0, |name| name.topic);
+            if self.topics.get(topic) == Some(&true) {
+                let len = self.random.between(segment_len / 8, segment_len / 5 * 2);
+                let bodies = vec![Body { len, ..self.body() }];
+                self.ask(life, shard, shard, Request::Produce { queue, bodies });
+            }
+        }
     }
 
     /// Copies a record of this shard to the copies of its topic, at least once.
@@ -665,7 +709,9 @@ impl World {
         }
         let cut = self.random.one_in(2);
         self.tally.count(if cut { Event::PowerCut } else { Event::Killed });
-        let nodes = std::mem::take(&mut life.nodes);
+        let mut nodes = std::mem::take(&mut life.nodes);
+        // An answer that came to a thread may have closed a group of its shard since it was looked at.
+        nodes.iter_mut().try_for_each(Node::notice_staged)?;
         let shards = nodes.len();
         for (shard, node) in nodes.into_iter().enumerate() {
             self.close_down(shard, node, false);
@@ -678,7 +724,7 @@ impl World {
             // What lies in shared memory mends the log.
             let mended = self.disks.get(shard).is_some_and(SimDisk::has_buffers);
             if settle == 0 && self.plan.faults.damage && !mended {
-                self.flip_a_bit(shard);
+                self.damage_log(shard);
             }
         }
         self.switch_acknowledgement();
@@ -722,7 +768,12 @@ impl World {
         if in_opening && self.random.one_in(2) {
             sim.unbegin();
         }
-        self.put_disk(shard, sim.crash());
+        let mut disk = sim.crash();
+        if self.plan.faults.epoch {
+            disk.epoch = None;
+            disk.tally.count(Event::EpochLost);
+        }
+        self.put_disk(shard, disk);
     }
 
     /// Lets a shard come to rest: everything appended is committed, and room comes back, unless
@@ -836,8 +887,8 @@ impl World {
         tally.count(event);
     }
 
-    /// Flips one bit of a group that a later group has noted as committed.
-    fn flip_a_bit(&mut self, shard: usize) {
+    /// Flips one bit, or scrambles a run of bytes, of groups that a later one has noted as committed.
+    fn damage_log(&mut self, shard: usize) {
         let (Some(disk), Some(model), Some(expected)) =
             (self.disks.get_mut(shard), self.models.get_mut(shard), self.expected.get_mut(shard))
         else {
@@ -854,69 +905,78 @@ impl World {
             .iter()
             .filter(|group| group.header.sequence <= noted && group.place.ordinal > first)
             .collect();
-        let Some(&group) = below.get(self.random.below(below.len())) else { return };
-        let group = *group;
-        let byte = self.random.below(group.padded);
-        let Some(touched) = touched_by(disk, &written, group, byte) else { return };
-        for (kind, position, bytes) in touched {
-            damage(model, kind, position, &bytes);
+        // The last group of a life is repeated by the next one, all others by their own.
+        let last_of_lives: Vec<usize> = (0..below.len().saturating_sub(1))
+            .filter(|&at| match below.get(at..at + 2) {
+                Some([group, next]) => group.header.epoch < next.header.epoch,
+                _ => false,
+            })
+            .collect();
+        let mut at = self.random.below(below.len());
+        if self.random.one_in(3) {
+            at = last_of_lives.get(self.random.below(last_of_lives.len())).copied().unwrap_or(at);
         }
-        let file = FileId::Segment(group.place.ordinal);
-        disk.flip_bit(file, group.place.byte + wide(byte), self.random.below(8));
-        disk.tally.count(Event::BitFlip);
+        let Some(&&group) = below.get(at) else { return };
+        let from = group.place.byte + wide(self.random.below(group.padded));
+        let run = self.random.one_in(2);
+        let len = if run { self.random.between(1, DAMAGE_LEN_MAX) } else { 1 };
+        let ordinal = group.place.ordinal;
+        let (mut to, mut shows) = (from, false);
+        // The run ends with the last group that is noted, or in a part of the segment without one.
+        for group in below.iter().filter(|group| group.place.ordinal == ordinal) {
+            let start = group.place.byte;
+            let end = start + wide(group.padded);
+            if end <= from || from + wide(len) <= start {
+                continue;
+            }
+            to = end.min(from + wide(len));
+            let (first, last) = (from.max(start) - start, to - start);
+            let range = crate::units::index(first)..crate::units::index(last);
+            shows |= range.start < crate::units::index(u64::from(group.header.len));
+            for (kind, position, bytes) in touched_by(disk, group, &range) {
+                damage(model, kind, position, &bytes);
+            }
+        }
+        let file = FileId::Segment(ordinal);
+        if run {
+            disk.scramble(file, from..to);
+            disk.tally.count(Event::Scrambled);
+        } else {
+            disk.flip_bit(file, from, self.random.below(8));
+            disk.tally.count(Event::BitFlip);
+        }
         if self.random.one_in(2) {
             // A checkpoint would keep the next life from looking at most of the log.
             disk.lose_checkpoints();
         }
         expected.damaged = true;
-        expected.shows = byte < crate::units::index(u64::from(group.header.len));
+        expected.shows = shows;
     }
 }
 
-/// The records that a flipped bit in this byte of a group costs: the one around it, or all of them
-/// when it lies in header or table. `None` when one of them is the only opening of a queue, whose
-/// second one comes with the first append behind the commit, or a deletion or a trim, which are
-/// written once.
+/// The records that damage to this range of a group's bytes costs: those that it touches, or all of
+/// them when it touches header or table.
 fn touched_by(
     disk: &SimDisk,
-    written: &[Written],
-    group: Written,
-    byte: usize,
-) -> Option<Vec<(Kind, crate::LogOffset, Vec<u8>)>> {
-    let bytes_of = |group: &Written| {
-        let file = FileId::Segment(group.place.ordinal);
-        disk.bytes_at(file, group.place.byte).get(..group.padded).unwrap_or_default()
-    };
-    // What a trim has let go may still be on the device; nobody looks for it there.
-    let records = written.iter().filter_map(|group| Group::parse(bytes_of(group)));
-    let records = records.flat_map(|group| group.records());
-    let trims = records.filter(|record| record.entry.kind == Kind::Trim);
-    let trimmed = trims.filter_map(|record| crate::format::payload::parse_trim(record.bytes)).max();
-    let openings = |queue: u32| {
-        let kept = written.iter().filter(|group| Some(group.place.ordinal) >= trimmed);
-        let groups = kept.filter_map(|group| Group::parse(bytes_of(group)));
-        let records = groups.flat_map(|group| group.records().map(|record| record.entry));
-        records.filter(|entry| entry.kind == Kind::QueueState && entry.queue == queue).count()
-    };
-    let parsed = Group::parse(bytes_of(&group))?;
-    let hit = parsed.header.position.plus(byte);
-    let records_len = crate::units::index(u64::from(parsed.header.records_len));
-    let in_records = (HEADER_LEN..HEADER_LEN + records_len).contains(&byte);
-    let in_padding = crate::units::index(u64::from(parsed.header.len)) <= byte;
-    let mut touched = Vec::new();
-    for record in parsed.records().filter(|_| !in_padding) {
-        let end = record.position.plus(record.bytes.len());
-        if in_records && !(record.position <= hit && hit < end) {
-            continue;
-        }
-        match record.entry.kind {
-            Kind::QueueState if openings(record.entry.queue) < 2 => return None,
-            Kind::QueueDeletion | Kind::Trim => return None,
-            _ => {}
-        }
-        touched.push((record.entry.kind, record.position, record.bytes.to_vec()));
-    }
-    Some(touched)
+    group: &Written,
+    range: &Range<usize>,
+) -> Vec<(Kind, crate::LogOffset, Vec<u8>)> {
+    let file = FileId::Segment(group.place.ordinal);
+    let bytes = disk.bytes_at(file, group.place.byte).get(..group.padded).unwrap_or_default();
+    let Some(parsed) = Group::parse(bytes) else { return Vec::new() };
+    let table_from = HEADER_LEN + crate::units::index(u64::from(parsed.header.records_len));
+    let table_to = crate::units::index(u64::from(parsed.header.len));
+    let all = range.start < HEADER_LEN || (range.start < table_to && table_from < range.end);
+    let base = parsed.header.position;
+    let (hit_from, hit_to) = (base.plus(range.start), base.plus(range.end));
+    parsed
+        .records()
+        .filter(|record| {
+            let end = record.position.plus(record.bytes.len());
+            all || (record.position < hit_to && hit_from < end)
+        })
+        .map(|record| (record.entry.kind, record.position, record.bytes.to_vec()))
+        .collect()
 }
 
 /// Notes in the model what a flipped bit may cost.
@@ -926,16 +986,22 @@ fn damage(model: &mut ShardModel, kind: Kind, position: crate::LogOffset, bytes:
             let all = model.queues.values_mut().flatten();
             all.filter(|stored| stored.position == position).for_each(|s| s.damaged = true);
         }
+        // All but staged facts are logged again.
         Kind::Fact => {
-            if let Some((key, _)) = crate::format::payload::parse_fact(bytes) {
+            let fact = crate::format::payload::parse_fact(bytes);
+            if let Some((key, _)) = fact.filter(|(key, _)| key.starts_with(STAGED)) {
                 model.tainted.insert(key.to_vec());
             }
         }
-        Kind::QueueState | Kind::QueueDeletion | Kind::Trim | Kind::Note => {}
+        Kind::QueueState | Kind::QueueDeletion | Kind::Trim | Kind::Ends | Kind::Note => {}
     }
 }
 
+/// Bytes in a row that are damaged at most.
+const DAMAGE_LEN_MAX: usize = 4096;
+
 const COPIED: &[u8] = b"copied/";
+const STAGED: &[u8] = b"staged/";
 
 fn topic_key(topic: usize) -> Vec<u8> {
     format!("topic/{topic}").into_bytes()
