@@ -1,11 +1,14 @@
 //! An embeddable storage engine: sharded logs with group commit on `io_uring`, queues and facts.
 //!
 //! A store is a folder with a fixed number of shards. Each shard has a log, and everything else (the
-//! queues, the facts, the position maps) is a view of the log that can be rebuilt from it. A thread
+//! queues, the key index, the facts, the position maps) is a view of the log that can be rebuilt from it. A thread
 //! owns a shard and everything of it: nothing on the append path is shared, locked or counted.
 //!
 //! The crate knows nothing of what is in a record: an embedder stores anything that implements
 //! [`Record`], plain bytes included. An append is answered once its record is durable and visible.
+//!
+//! A record may have keys, and [`ShardHandle::find`] leads from a key to its records, newest first. Of a
+//! key the engine knows a hash only: the embedder says which records have it.
 //!
 //! # Three ways to use it
 //!
@@ -82,11 +85,12 @@ pub use handle::{
 pub use layout::{Geometry, shard_of};
 pub use mem::RecordSlice;
 pub use op::{Completion, FileId, Op, OpId, ReadBuffer, Unpopulated};
-pub use record::{Record, Stamp};
+pub use record::{KeyHash, KeyScope, Record, Stamp};
 pub use recovery::RecoveryReport;
 pub use shard::{
-    Acknowledge, Appended, CommitBy, Hold, ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome,
-    Shard, ShardLimits, ShardStats, StoreTime, StoredRecord, Trimmed,
+    Acknowledge, Appended, CommitBy, FoundRecord, Hold, KeyLimits, KeyOutcome, KeySearch,
+    ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, Shard, ShardLimits, ShardStats,
+    StoreTime, StoredRecord, Trimmed,
 };
 pub use store::{DiskBudget, OpenStore, Store, StoreGuard, StoreOptions};
 pub use units::{EpochMillis, LogOffset, QueueOffset, Sequence};

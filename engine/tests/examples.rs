@@ -18,9 +18,17 @@ fn a_key_value_store_finds_its_pairs_again() {
 #[test]
 fn counters_add_up_over_runs_and_apart_from_each_other() {
     let dir = tempfile::tempdir().unwrap();
+    let ids = |run: usize, count: usize| -> Vec<String> {
+        (0..count).map(|n| format!("{run}-{n}")).collect()
+    };
     for run in 1..4 {
-        assert_eq!(counter::run(dir.path(), "up", 2, 150).unwrap(), (300 * run, 150 * run));
-        assert_eq!(counter::run(dir.path(), "down", -1, 1).unwrap(), (-run, run));
+        let sum = i64::try_from(run).unwrap();
+        let up = ids(run, 150);
+        assert_eq!(counter::run(dir.path(), "up", 2, &up).unwrap(), (300 * sum, 150 * sum));
+        let again = counter::run(dir.path(), "up", 2, &up[140..]).unwrap();
+        assert_eq!(again, (300 * sum, 150 * sum), "an event that is there is not added again");
+        let down = ids(run, 1);
+        assert_eq!(counter::run(dir.path(), "down", -1, &down).unwrap(), (-sum, sum));
     }
 }
 

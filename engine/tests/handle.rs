@@ -205,7 +205,7 @@ fn a_batch_is_stored_side_by_side_with_its_tags() {
     let engine = open(dir.path());
     let queue = engine.open_queue(b"q").wait().unwrap();
     let records: Vec<NewRecord<'_>> = [(1, "a"), (2, "bb"), (1, ""), (3, "dddd")]
-        .map(|(tag, bytes)| NewRecord { tag, bytes: bytes.as_bytes() })
+        .map(|(tag, bytes)| NewRecord { tag, keys: &[], bytes: bytes.as_bytes() })
         .into();
     queue.append(b"first").wait().unwrap();
     assert_eq!(queue.append_all(&records).wait().unwrap().first_queue_offset, at(1));
@@ -243,7 +243,7 @@ fn a_read_that_follows_is_answered_by_the_next_record_that_it_wants() {
     });
     for n in 0..100 {
         let tag = if n % 3 == 0 { 7 } else { 8 };
-        queue.append(NewRecord { tag, bytes: b"x" }).wait().unwrap();
+        queue.append(NewRecord { tag, keys: &[], bytes: b"x" }).wait().unwrap();
         if n % 3 == 0 {
             assert_eq!(received.recv().unwrap(), n);
         }

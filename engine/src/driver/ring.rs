@@ -603,6 +603,11 @@ impl RingShard {
         self.recorder.take().map(|recorder| recorder.events).unwrap_or_default()
     }
 
+    /// The shard, to look at.
+    pub(crate) fn view(&self) -> &Shard {
+        &self.shard
+    }
+
     /// Takes a shard that was just opened off its ring, for a driver of the caller's own: one that
     /// performs the operations of [`Shard::next_op`] in its own way. The files stay as they are.
     pub fn into_shard(self) -> Shard {

@@ -10,12 +10,13 @@
 //! Nothing here is random beyond the seed: a failing run is replayed by its seed.
 //!
 //! Elsewhere: the shape of a world in `plan`, the device in `disk` and `shard`, the model in
-//! `model`, what is compared in `node` and `check`, the lives in `world`. Power cuts of a run on real
-//! files are in `cuts`.
+//! `model`, what is compared in `node`, `keys` and `check`, the lives in `world`. Power cuts of a run
+//! on real files are in `cuts`.
 
 mod check;
 mod cuts;
 mod disk;
+mod keys;
 mod model;
 mod node;
 mod plan;

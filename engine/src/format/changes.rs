@@ -3,12 +3,13 @@
 //! The layout is described with the checkpoint, in `format::checkpoint`.
 
 use super::bytes::{Cursor, Put, Reader};
-use super::index_block::QueueEntry;
+use super::index_block::{KeyEntry, QueueEntry};
 use crate::crc::crc32c_of;
 use crate::layout::{Geometry, GroupMap};
-use crate::units::{EpochMillis, LogOffset, Sequence, index, narrow};
+use crate::units::{EpochMillis, LogOffset, Sequence, index, narrow, wide};
 use crate::view::ends::{EndsBlock, SegmentEnds};
 use crate::view::facts::FactState;
+use crate::view::keys::{Bucket, KeyBlock, SavedKeys};
 use crate::view::queue::{Block, Queue, Slot};
 use crate::view::{QueueNo, Views};
 
@@ -26,6 +27,8 @@ const FREE: u8 = 4;
 const FACT: u8 = 5;
 const NO_FACT: u8 = 6;
 const SEGMENT: u8 = 7;
+const KEYS: u8 = 8;
+const KEY_CHANGES: u8 = 9;
 
 /// Writes the header of a piece whose payload is in its place, and gives the padded length.
 pub(crate) fn seal_piece(
@@ -161,6 +164,32 @@ pub(crate) fn put_segment(out: &mut Vec<u8>, ordinal: u64, map: &GroupMap, ends:
     }
 }
 
+/// Tells the keys of a bucket, or what has come since this generation told them last.
+pub(crate) fn put_keys(out: &mut Vec<u8>, number: u32, bucket: &mut Bucket, generation: u64) {
+    let known = bucket.saved.generation == generation;
+    let saved = if known { bucket.saved } else { Default::default() };
+    out.put_u8(if known { KEY_CHANGES } else { KEYS });
+    out.put_u32(number);
+    out.put_i64(bucket.newest().map_or(-1, LogOffset::get));
+    out.put_u64(bucket.tail_from());
+    let told = bucket.blocks().partition_point(|block| block.at < saved.blocks_to);
+    let blocks = bucket.blocks().get(told..).unwrap_or_default();
+    out.put_u32(narrow(blocks.len()));
+    for block in blocks {
+        out.put_u64(block.at);
+        out.put_i64(block.first.get());
+        out.put_u32(block.count);
+    }
+    let blocks_to = blocks.last().map_or(saved.blocks_to, |block| block.at + 1);
+    let from = saved.entries_to.max(bucket.tail_from());
+    let entries = bucket.tail().get(index(from - bucket.tail_from())..).unwrap_or_default();
+    out.put_u64(from);
+    out.put_u32(narrow(entries.len()));
+    entries.iter().for_each(|entry| entry.put(out));
+    let entries_to = from + wide(entries.len());
+    bucket.saved = SavedKeys { generation, entries_to, blocks_to };
+}
+
 /// Takes whole items from the front of `bytes` into the views; gives how many bytes they took.
 /// `None` when an item contradicts what came before it.
 pub(crate) fn take_items(bytes: &[u8], views: &mut Views) -> Option<usize> {
@@ -214,6 +243,7 @@ fn take_item<'a>(
             Some(fields)
         })()),
         SEGMENT => Ok(take_segment(fields, views)),
+        KEYS | KEY_CHANGES => take_keys(fields, kind == KEYS, views),
         _ => Err(Contradiction),
     }
 }
@@ -275,4 +305,37 @@ fn take_segment<'a>(mut fields: Reader<'a>, views: &mut Views) -> Option<Reader<
     views.maps.insert(ordinal, GroupMap::restored(steps, end, last_time));
     views.ends.restore(ordinal, SegmentEnds { index_from, blocks });
     Some(fields)
+}
+
+fn take_keys<'a>(
+    mut fields: Reader<'a>,
+    whole: bool,
+    views: &mut Views,
+) -> Result<Option<Reader<'a>>, Contradiction> {
+    let read = (|| {
+        let (number, newest) = (fields.u32()?, LogOffset::new(fields.i64()?));
+        let tail_from = fields.u64()?;
+        let count = fields.u32()?;
+        let blocks = (0..count).map(|_| take_key_block(&mut fields)).collect::<Option<Vec<_>>>()?;
+        let from = fields.u64()?;
+        let count = fields.u32()?;
+        let entries =
+            (0..count).map(|_| KeyEntry::take(&mut fields)).collect::<Option<Vec<_>>>()?;
+        Some((number, newest, tail_from, blocks, from, entries))
+    })();
+    let Some((number, newest, tail_from, blocks, from, entries)) = read else {
+        return Ok(None);
+    };
+    let bucket = views.keys.make(number).ok_or(Contradiction)?;
+    if whole {
+        *bucket = Bucket::restored(tail_from);
+    }
+    bucket.restore(newest, (tail_from, blocks), (from, &entries)).ok_or(Contradiction)?;
+    Ok(Some(fields))
+}
+
+fn take_key_block(fields: &mut Reader<'_>) -> Option<KeyBlock> {
+    let at = fields.u64()?;
+    let first = LogOffset::new(fields.i64()?)?;
+    Some(KeyBlock { at, first, count: fields.u32()? })
 }

@@ -3,11 +3,14 @@
 #![doc = include_str!("../../format/group.md")]
 
 use super::bytes::{Cursor, Put, Reader};
+use crate::record::KeyHash;
 use crate::units::{EpochMillis, LogOffset, Sequence, index, narrow};
 
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"RINGMQG1");
 pub(crate) const HEADER_LEN: usize = 96;
 pub(crate) const ENTRY_LEN: usize = 32;
+/// Bytes that a key takes behind the table.
+pub(crate) const KEY_LEN: usize = 12;
 const CHECKED_LEN: usize = HEADER_LEN - 4;
 
 /// What a record is, and so what its table entry and payload mean.
@@ -58,6 +61,8 @@ pub(crate) struct Header {
     pub(crate) len: u32,
     pub(crate) previous: u32,
     pub(crate) table_crc: u32,
+    /// Keys of its records.
+    pub(crate) keys: u32,
 }
 
 impl Header {
@@ -77,7 +82,7 @@ impl Header {
         out.put_u32(self.len);
         out.put_u32(self.previous);
         out.put_u32(self.table_crc);
-        out.put_u32(0);
+        out.put_u32(self.keys);
         let crc = crate::crc::crc32c(dst.get(..CHECKED_LEN).expect("the fields were just written"));
         Cursor::new(dst.get_mut(CHECKED_LEN..).expect("the header has 96 bytes")).put_u32(crc);
         crc
@@ -102,12 +107,13 @@ impl Header {
             len: fields.u32()?,
             previous: fields.u32()?,
             table_crc: fields.u32()?,
+            keys: fields.u32()?,
         };
-        fields.u32()?;
         let crc = fields.u32()?;
         let expected = HEADER_LEN as u64
             + u64::from(header.records_len)
-            + u64::from(header.count) * ENTRY_LEN as u64;
+            + u64::from(header.count) * ENTRY_LEN as u64
+            + u64::from(header.keys) * KEY_LEN as u64;
         let sound = crate::crc::crc32c(src.get(..CHECKED_LEN)?) == crc
             && u64::from(header.len) == expected
             && header.committed < header.sequence;
@@ -187,10 +193,11 @@ impl<'a> Group<'a> {
         let (header, header_crc) = Header::read(bytes)?;
         let bytes = bytes.get(..index(u64::from(header.len)))?;
         let group = Self { header, header_crc, bytes };
-        let table = group.table()?;
-        if crate::crc::crc32c(table) != header.table_crc {
+        let behind = group.behind_records()?;
+        if crate::crc::crc32c(behind) != header.table_crc {
             return None;
         }
+        let table = group.table()?;
         let mut total = 0u64;
         for entry in table.chunks_exact(ENTRY_LEN) {
             total += u64::from(Entry::decode(entry)?.len);
@@ -204,8 +211,24 @@ impl<'a> Group<'a> {
         Self { header, header_crc, bytes: bytes.get(..len).unwrap_or(bytes) }
     }
 
-    fn table(&self) -> Option<&'a [u8]> {
+    /// The table and the keys.
+    fn behind_records(&self) -> Option<&'a [u8]> {
         self.bytes.get(HEADER_LEN + index(u64::from(self.header.records_len))..)
+    }
+
+    fn table(&self) -> Option<&'a [u8]> {
+        self.behind_records()?.get(..index(u64::from(self.header.count)) * ENTRY_LEN)
+    }
+
+    /// The keys of its records: the record's place in the table, and the key's hash. In the order
+    /// of the records.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (u32, KeyHash)> + use<'a> {
+        let table_len = index(u64::from(self.header.count)) * ENTRY_LEN;
+        let keys = self.behind_records().and_then(|behind| behind.get(table_len..));
+        keys.unwrap_or_default().chunks_exact(KEY_LEN).filter_map(|key| {
+            let mut fields = Reader::new(key);
+            Some((fields.u32()?, KeyHash::new(fields.u64()?)))
+        })
     }
 
     pub(crate) fn records(&self) -> impl Iterator<Item = GroupRecord<'a>> + use<'a> {
@@ -221,22 +244,32 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Writes the table behind `records_end` and the header to the front of `dst`, and zeroes the rest
+/// A key of the record at this place in the table, as it stands behind the table.
+pub(crate) fn put_key(out: &mut Vec<u8>, record: u32, hash: KeyHash) {
+    out.put_u32(record);
+    out.put_u64(hash.get());
+}
+
+/// Writes table and keys behind `records_end` and the header to the front of `dst`, and zeroes the rest
 /// of the last block. Gives the padded length, the header and its checksum.
 pub(crate) fn seal(
     dst: &mut [u8],
     records_end: usize,
-    table: &[u8],
+    (table, keys): (&[u8], &[u8]),
     block_len: usize,
     mut header: Header,
 ) -> (usize, Header, u32) {
-    let len = records_end + table.len();
+    let len = records_end + table.len() + keys.len();
     let padded = len.next_multiple_of(block_len);
     header.records_len = narrow(records_end - HEADER_LEN);
     header.len = narrow(len);
     header.count = narrow(table.len() / ENTRY_LEN);
-    header.table_crc = crate::crc::crc32c(table);
-    dst.get_mut(records_end..len).expect("room for the table is kept").copy_from_slice(table);
+    header.keys = narrow(keys.len() / KEY_LEN);
+    let behind = dst.get_mut(records_end..len).expect("room for the table is kept");
+    let (table_dst, keys_dst) = behind.split_at_mut(table.len());
+    table_dst.copy_from_slice(table);
+    keys_dst.copy_from_slice(keys);
+    header.table_crc = crate::crc::crc32c(behind);
     dst.get_mut(len..padded).expect("buffers end on a block").fill(0);
     let crc = header.write(dst);
     (padded, header, crc)
@@ -260,8 +293,11 @@ mod tests {
             len: 0,
             previous: 0xAABB_CCDD,
             table_crc: 0,
+            keys: 0,
         }
     }
+
+    const KEYS: [(u32, u64); 3] = [(0, 7), (1, u64::MAX), (1, 7)];
 
     fn sealed() -> (Vec<u8>, usize) {
         let mut buffer = vec![0xFF; 1024];
@@ -279,7 +315,12 @@ mod tests {
             };
             table.extend_from_slice(&entry.encode());
         }
-        let (padded, ..) = seal(&mut buffer, HEADER_LEN + 8, &table, 512, header());
+        let mut keys = Vec::new();
+        for (record, hash) in KEYS {
+            put_key(&mut keys, record, KeyHash::new(hash));
+        }
+        let behind = (&*table, &*keys);
+        let (padded, ..) = seal(&mut buffer, HEADER_LEN + 8, behind, 512, header());
         (buffer, padded)
     }
 
@@ -288,19 +329,23 @@ mod tests {
         let (buffer, padded) = sealed();
         let group = Group::parse(&buffer).unwrap();
         assert_eq!(padded, 512);
-        assert!(buffer[HEADER_LEN + 8 + 2 * ENTRY_LEN..512].iter().all(|&byte| byte == 0));
+        assert!(
+            buffer[HEADER_LEN + 8 + 2 * ENTRY_LEN + 3 * KEY_LEN..512].iter().all(|&byte| byte == 0)
+        );
         let records: Vec<_> = group.records().collect();
         assert_eq!(records.len(), 2);
         assert_eq!(records[1].bytes, b"abc");
         assert_eq!(records[1].entry.queue_offset, 5);
         assert_eq!(records[1].position.get(), 4096 + 96 + 5);
         assert!(records.iter().all(GroupRecord::is_sound));
+        let keys: Vec<_> = group.keys().map(|(record, hash)| (record, hash.get())).collect();
+        assert_eq!(keys, KEYS);
     }
 
     #[test]
     fn every_flipped_bit_is_noticed() {
         let (mut buffer, _) = sealed();
-        let used = HEADER_LEN + 8 + 2 * ENTRY_LEN;
+        let used = HEADER_LEN + 8 + 2 * ENTRY_LEN + 3 * KEY_LEN;
         for bit in 0..used * 8 {
             buffer[bit / 8] ^= 1 << (bit % 8);
             let noticed = Group::parse(&buffer)

@@ -1,4 +1,4 @@
-//! The blocks of the index file: entries of one queue, or ends of one segment.
+//! The blocks of the index file: entries of one queue, ends of one segment, or entries of keys.
 //!
 #![doc = include_str!("../../format/index_block.md")]
 
@@ -8,6 +8,7 @@ use crate::units::{LogOffset, Sequence, index, narrow};
 
 pub(crate) const HEADER_LEN: usize = 36;
 const CHECKED_LEN: usize = 32;
+pub(crate) const KEY_ENTRY_LEN: usize = 12;
 const MAGIC: u32 = u32::from_be_bytes(*b"RMQB");
 
 /// What a block holds, and so how long its entries are.
@@ -17,6 +18,8 @@ pub(crate) enum BlockKind {
     Entries = 1,
     /// Where the queues that a segment has records of go on behind it.
     Ends = 2,
+    /// Where records with the keys of one bucket lie.
+    Keys = 3,
 }
 
 impl BlockKind {
@@ -24,6 +27,7 @@ impl BlockKind {
         match self {
             Self::Entries => 20,
             Self::Ends => 12,
+            Self::Keys => KEY_ENTRY_LEN,
         }
     }
 
@@ -65,6 +69,40 @@ impl QueueEntry {
     pub(crate) fn take(fields: &mut Reader<'_>) -> Option<Self> {
         let position = LogOffset::new(fields.i64()?)?;
         Some(Self { position, len: fields.u32()?, tag: fields.i64()? })
+    }
+}
+
+/// Where a record with a key lies, and a part of the key's hash. As short as it stands in the file,
+/// since there are many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyEntry([u8; KEY_ENTRY_LEN]);
+
+impl KeyEntry {
+    pub(crate) fn new(mark: u32, position: LogOffset) -> Self {
+        let mut bytes = [0; KEY_ENTRY_LEN];
+        let mut out = Cursor::new(&mut bytes);
+        out.put_u32(mark);
+        out.put_i64(position.get());
+        Self(bytes)
+    }
+
+    pub(crate) fn mark(&self) -> u32 {
+        let [a, b, c, d, ..] = self.0;
+        u32::from_be_bytes([a, b, c, d])
+    }
+
+    pub(crate) fn position(&self) -> LogOffset {
+        let [_, _, _, _, position @ ..] = self.0;
+        LogOffset::new(i64::from_be_bytes(position)).unwrap_or(LogOffset::START)
+    }
+
+    pub(crate) fn put(&self, out: &mut impl Put) {
+        out.put(&self.0);
+    }
+
+    pub(crate) fn take(fields: &mut Reader<'_>) -> Option<Self> {
+        let bytes = fields.bytes(KEY_ENTRY_LEN)?;
+        Some(Self(bytes.try_into().ok()?))
     }
 }
 
@@ -130,6 +168,12 @@ pub(crate) fn ends(block: &[u8]) -> impl Iterator<Item = (u32, u64)> + '_ {
         let mut fields = Reader::new(entry);
         Some((fields.u32()?, fields.u64()?))
     })
+}
+
+/// The entries of a block of keys that [`is_sound`], oldest first.
+pub(crate) fn key_entries(block: &[u8]) -> impl Iterator<Item = KeyEntry> + '_ {
+    let entries = block.get(HEADER_LEN..).unwrap_or_default();
+    entries.chunks_exact(KEY_ENTRY_LEN).filter_map(|entry| KeyEntry::take(&mut Reader::new(entry)))
 }
 
 /// A count of entries as it stands in a block.

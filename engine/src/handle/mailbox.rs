@@ -19,13 +19,15 @@ use slab::Slab;
 use super::task::Task;
 use crate::driver::ring::Bell;
 use crate::error::{AppendError, Closed};
+use crate::format::group::KEY_LEN;
+use crate::record::KeyHash;
 use crate::shard::Appended;
 use crate::view::QueueNo;
 
 /// How much may wait between the handles and a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InboxLimits {
-    /// Bytes of records. One record that is longer is taken when nothing else waits.
+    /// Bytes of records and their keys. One record that is longer is taken when nothing else waits.
     pub bytes: usize,
     /// Appends and other requests.
     pub requests: usize,
@@ -44,19 +46,34 @@ impl Default for InboxLimits {
 pub struct NewRecord<'a> {
     /// A number by which readers filter; 0 when unused.
     pub tag: i64,
+    /// Hashes of the keys by which it is to be found.
+    pub keys: &'a [KeyHash],
     /// The stored form.
     pub bytes: &'a [u8],
 }
 
+impl<'a> NewRecord<'a> {
+    /// The record, to be found by these keys too; see [`KeyScope`](crate::KeyScope).
+    #[must_use]
+    pub fn with_keys(self, keys: &'a [KeyHash]) -> Self {
+        Self { keys, ..self }
+    }
+
+    /// Bytes that it takes of the log, but for its entry in a table.
+    fn len(&self) -> usize {
+        self.bytes.len() + self.keys.len() * KEY_LEN
+    }
+}
+
 impl<'a> From<&'a [u8]> for NewRecord<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Self { tag: 0, bytes }
+        Self { tag: 0, keys: &[], bytes }
     }
 }
 
 impl<'a, const N: usize> From<&'a [u8; N]> for NewRecord<'a> {
     fn from(bytes: &'a [u8; N]) -> Self {
-        Self { tag: 0, bytes }
+        Self { tag: 0, keys: &[], bytes }
     }
 }
 
@@ -68,12 +85,23 @@ pub(super) enum Request {
     Task { token: u64, task: Box<dyn Task> },
 }
 
+/// What the inbox knows of a record beside its bytes.
+#[derive(Clone, Copy)]
+pub(super) struct RecordHead {
+    pub(super) tag: i64,
+    pub(super) len: usize,
+    /// How many keys it has.
+    pub(super) keys: usize,
+}
+
 /// Requests, and the bytes of those that append.
 #[derive(Default)]
 pub(super) struct Inbox {
     pub(super) requests: VecDeque<Request>,
-    /// Tag and length of every record.
-    pub(super) records: Vec<(i64, usize)>,
+    /// Of every record.
+    pub(super) records: Vec<RecordHead>,
+    /// The keys of all records, one after the other.
+    pub(super) keys: Vec<KeyHash>,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -168,21 +196,24 @@ impl Mailbox {
         queue: QueueNo,
         records: &[NewRecord<'_>],
     ) -> Result<usize, AppendError> {
-        let len = records.iter().map(|record| record.bytes.len()).sum();
+        let len = records.iter().map(NewRecord::len).sum();
         if len > self.append_len_max {
             return Err(AppendError::TooLarge { len, max: self.append_len_max });
         }
         let mut state = self.lock();
         state.check_open()?;
         let (inbox, limits) = (&state.inbox, &self.limits);
-        let fits = inbox.bytes.len() + len <= limits.bytes || inbox.bytes.is_empty();
+        let used = inbox.bytes.len() + inbox.keys.len() * KEY_LEN;
+        let fits = used + len <= limits.bytes || used == 0;
         let full = inbox.requests.len() >= limits.requests || state.unanswered >= limits.appends;
         if full || !fits {
             return Err(AppendError::Backlogged);
         }
         for record in records {
             state.inbox.bytes.extend_from_slice(record.bytes);
-            state.inbox.records.push((record.tag, record.bytes.len()));
+            state.inbox.keys.extend_from_slice(record.keys);
+            let (len, keys) = (record.bytes.len(), record.keys.len());
+            state.inbox.records.push(RecordHead { tag: record.tag, len, keys });
         }
         let slot = state.slots.insert(Slot::Waiting(None));
         state.unanswered += 1;
@@ -424,6 +455,8 @@ impl Inbox {
     fn clear(&mut self, limits: &InboxLimits) {
         self.requests.clear();
         self.records.clear();
+        self.keys.clear();
+        self.keys.shrink_to(limits.bytes / KEY_LEN);
         self.bytes.clear();
         if self.bytes.capacity() > limits.bytes.saturating_mul(2) {
             self.bytes.shrink_to(limits.bytes);

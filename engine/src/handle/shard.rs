@@ -7,8 +7,9 @@ use super::Inner;
 use super::mailbox::Mailbox;
 use super::queue::Queue;
 use super::task::{self, Again, Answer, Step, Visit};
-use crate::error::{AppendError, Closed};
-use crate::shard::Shard;
+use crate::error::{AppendError, Closed, ReadError};
+use crate::record::KeyHash;
+use crate::shard::{FoundRecord, KeyLimits, KeyOutcome, KeySearch, Shard};
 use crate::units::{EpochMillis, Sequence};
 use crate::view::QueueNo;
 
@@ -123,6 +124,49 @@ impl ShardHandle {
         self.ask(move |visit| {
             let facts = visit.shard.facts_with_prefix(&prefix);
             Step::Done(Ok(facts.map(|(key, value)| (key.into(), value.into())).collect()))
+        })
+    }
+
+    /// The records of this shard that have a key, newest first, as far as the limits go. `has_key`
+    /// says whether a stored record has it, since different keys may have the same hash; it runs on
+    /// the shard's thread and must not block.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::Io`] when the device fails or the index is damaged; the next opening mends an index.
+    pub fn find(
+        &self,
+        key: KeyHash,
+        has_key: impl Fn(&[u8]) -> bool + Send + 'static,
+        limits: KeyLimits,
+    ) -> Answer<Vec<FoundRecord>, ReadError> {
+        let all = (EpochMillis::new(i64::MIN), EpochMillis::new(i64::MAX));
+        self.find_within(key, has_key, all, limits)
+    }
+
+    /// As [`find`](Self::find), of the records that were stored at or after the first time and not
+    /// later than the second.
+    ///
+    /// # Errors
+    ///
+    /// As [`find`](Self::find).
+    pub fn find_within(
+        &self,
+        key: KeyHash,
+        has_key: impl Fn(&[u8]) -> bool + Send + 'static,
+        times: (EpochMillis, EpochMillis),
+        limits: KeyLimits,
+    ) -> Answer<Vec<FoundRecord>, ReadError> {
+        let mut search = Some(KeySearch::new(key, times, limits));
+        self.ask(move |visit| {
+            let Some(going) = &mut search else { return Step::Done(Err(Closed.into())) };
+            match visit.shard.search_key(going, &has_key, visit.token) {
+                KeyOutcome::Done => {
+                    Step::Done(Ok(search.take().map(KeySearch::into_found).unwrap_or_default()))
+                }
+                KeyOutcome::Pending => Step::Later(Again::Token(None)),
+                KeyOutcome::Failed(error) => Step::Done(Err(error)),
+            }
         })
     }
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::mailbox::{End, Inbox, InboxLimits, Mailbox, Request};
+use super::mailbox::{End, Inbox, InboxLimits, Mailbox, RecordHead, Request};
 use super::task::{Again, Task, Visit};
 use crate::driver::ring::RingShard;
 use crate::error::AppendError;
-use crate::record::{Record, Stamp};
+use crate::record::{KeyHash, Record, Stamp};
 use crate::shard::{Appended, Shard};
 use crate::store::StoreGuard;
 use crate::units::{EpochMillis, Sequence};
@@ -56,8 +56,8 @@ pub struct ShardLoop {
     ring: RingShard,
     mailbox: Arc<Mailbox>,
     inbox: Inbox,
-    /// How many bytes of the inbox are appended, and how many of its records.
-    done: (usize, usize),
+    /// What of the inbox is appended.
+    done: Done,
     /// An append was refused; nothing behind it runs before it.
     refused: bool,
     closing: bool,
@@ -78,6 +78,14 @@ pub struct ShardLoop {
     _guard: Arc<StoreGuard>,
 }
 
+/// How far into the inbox the appends have come.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    bytes: usize,
+    records: usize,
+    keys: usize,
+}
+
 struct Waiting {
     task: Box<dyn Task>,
     /// The queue whose next record it waits for.
@@ -87,6 +95,7 @@ struct Waiting {
 /// A record as it lies in the inbox.
 struct InInbox<'a> {
     tag: i64,
+    keys: &'a [KeyHash],
     bytes: &'a [u8],
 }
 
@@ -97,6 +106,10 @@ impl Record for InInbox<'_> {
 
     fn tag(&self) -> i64 {
         self.tag
+    }
+
+    fn keys(&self, each: &mut dyn FnMut(KeyHash)) {
+        self.keys.iter().copied().for_each(each);
     }
 
     fn write(&self, _stamp: &Stamp, dst: &mut [u8]) {
@@ -117,7 +130,7 @@ impl ShardLoop {
             ring,
             mailbox: Arc::clone(&mailbox),
             inbox: Inbox::default(),
-            done: (0, 0),
+            done: Done::default(),
             refused: false,
             closing: false,
             uncommitted: VecDeque::new(),
@@ -218,6 +231,9 @@ impl ShardLoop {
 
     /// Whether this thread may sleep until the descriptor is readable; handles ring the bell then.
     pub(super) fn may_sleep(&self) -> bool {
+        if self.ring.view().has_ready() {
+            return false;
+        }
         // What is refused stays in front of whatever the inbox gets, so nobody need ring.
         self.refused || (self.inbox.requests.is_empty() && self.mailbox.fall_asleep())
     }
@@ -235,6 +251,8 @@ impl ShardLoop {
         // A poisoned shard answers everything with its error.
         if self.closing && answered {
             Turn::Closing
+        } else if self.ring.view().has_ready() {
+            Turn::Busy
         } else if self.refused || self.inbox.requests.is_empty() {
             Turn::Idle
         } else {
@@ -244,7 +262,7 @@ impl ShardLoop {
 
     fn begin(&mut self, now: EpochMillis) {
         if self.inbox.requests.is_empty() {
-            self.done = (0, 0);
+            self.done = Done::default();
             let (inbox, cancelled) = (&mut self.inbox, &mut self.cancelled);
             let taken = self.mailbox.take(inbox, cancelled, &mut self.wakers);
             self.closing |= taken.closing;
@@ -299,35 +317,32 @@ impl ShardLoop {
 
     /// Appends records of the inbox. False when there is no room for them now.
     fn append(&mut self, slot: usize, queue: QueueNo, count: usize, now: EpochMillis) -> bool {
-        let (byte, record) = self.done;
+        let Done { bytes: byte, records: record, keys: key } = self.done;
         let heads = self.inbox.records.get(record..record + count).unwrap_or_default();
-        let bytes = self.inbox.bytes.get(byte..).unwrap_or_default();
+        let mut bytes = self.inbox.bytes.get(byte..).unwrap_or_default();
+        let mut keys = self.inbox.keys.get(key..).unwrap_or_default();
+        let mut take = |head: &RecordHead| {
+            let (record, rest) = bytes.split_at_checked(head.len).unwrap_or_default();
+            let (own_keys, other_keys) = keys.split_at_checked(head.keys).unwrap_or_default();
+            (bytes, keys) = (rest, other_keys);
+            InInbox { tag: head.tag, keys: own_keys, bytes: record }
+        };
         let shard = self.ring.shard();
         let result = match heads {
-            [(tag, len)] => {
-                let bytes = bytes.get(..*len).unwrap_or_default();
-                shard.append(queue, &[InInbox { tag: *tag, bytes }], now)
-            }
+            [head] => shard.append(queue, &[take(head)], now),
             heads => {
-                let mut rest = bytes;
-                let records: Vec<InInbox<'_>> = heads
-                    .iter()
-                    .map(|&(tag, len)| {
-                        let (bytes, behind) = rest.split_at_checked(len).unwrap_or_default();
-                        rest = behind;
-                        InInbox { tag, bytes }
-                    })
-                    .collect();
+                let records: Vec<InInbox<'_>> = heads.iter().map(take).collect();
                 shard.append(queue, &records, now)
             }
         };
-        let len: usize = heads.iter().map(|(_, len)| len).sum();
+        let len: usize = heads.iter().map(|head| head.len).sum();
+        let keys: usize = heads.iter().map(|head| head.keys).sum();
         match result {
             Ok(appended) => self.uncommitted.push_back((appended, slot)),
             Err(AppendError::Backlogged) => return false,
             Err(error) => self.answers.push((slot, Err(error))),
         }
-        self.done = (byte + len, record + count);
+        self.done = Done { bytes: byte + len, records: record + count, keys: key + keys };
         true
     }
 

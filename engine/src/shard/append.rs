@@ -4,7 +4,7 @@ use super::commit::PendingGroup;
 use super::repeat::{What, state_of};
 use super::{Acknowledge, Shard};
 use crate::error::AppendError;
-use crate::format::group::{self, ENTRY_LEN, Entry, HEADER_LEN, Header, Kind};
+use crate::format::group::{self, ENTRY_LEN, Entry, HEADER_LEN, Header, KEY_LEN, Kind};
 use crate::format::payload::{self, QueueState};
 use crate::layout::Place;
 use crate::mem::ChunkTail;
@@ -35,9 +35,11 @@ pub(super) struct OpenGroup {
     store_time: EpochMillis,
     /// Bytes of header and records so far.
     used: usize,
-    /// Bytes that header, records and table may take together.
+    /// Bytes that header, records, table and keys may take together.
     capacity: usize,
     table: Vec<u8>,
+    /// Keys of the records, as they will stand behind the table.
+    keys: Vec<u8>,
     only_notes: bool,
 }
 
@@ -48,7 +50,8 @@ impl OpenGroup {
 
     /// Bytes that are left for records and their entries.
     pub(super) fn room(&self) -> usize {
-        self.capacity.saturating_sub(self.used + self.table.len())
+        let behind = self.table.len() + self.keys.len();
+        self.capacity.saturating_sub(self.used + behind)
     }
 
     /// Appends a record of the engine that an earlier group has already.
@@ -65,6 +68,11 @@ impl OpenGroup {
 
     fn end(&self) -> LogOffset {
         self.position.plus(self.used)
+    }
+
+    /// The place that the next record gets in the table.
+    fn count(&self) -> u32 {
+        narrow(self.table.len() / ENTRY_LEN)
     }
 
     pub(super) fn into_memory(self) -> ChunkTail {
@@ -162,7 +170,9 @@ impl Shard {
         records: &[R],
         now: EpochMillis,
     ) -> Result<Appended, AppendError> {
-        let len: usize = records.iter().map(Record::len).sum();
+        self.gather_keys(records);
+        let records_len: usize = records.iter().map(Record::len).sum();
+        let len = records_len + self.new_keys.len() * KEY_LEN;
         self.confirm_queue(queue, now);
         self.keep_reserve(len)?;
         self.ensure_open(len, records.len(), now)?;
@@ -175,13 +185,17 @@ impl Shard {
         self.repeats.note_end(queue, slot.next(), &mut slot.end_noted);
         let open = self.open.as_mut().expect("ensured above");
         let first_log_offset = open.end();
+        let place = open.count();
+        for &(record, hash) in &self.new_keys {
+            group::put_key(&mut open.keys, place + record, hash);
+        }
         for (queue_offset, record) in (first..).zip(records) {
             let entry = (Kind::Message, queue.0, queue_offset, record.tag());
             open.push(record.len(), entry, |stamp, dst| record.write(stamp, dst));
         }
         self.stats.records += wide(records.len());
         self.stats.appended += wide(records.len());
-        self.stats.appended_bytes += wide(len);
+        self.stats.appended_bytes += wide(records_len);
         Ok(Appended {
             sequence: self.appended.next(),
             first_queue_offset: super::offset(first),
@@ -190,7 +204,21 @@ impl Shard {
         })
     }
 
-    /// Bytes of the longest record that an append can take, by the limits of the shard and the length
+    /// Collects the keys of new records, before there is a group for them. Only what the record says
+    /// twice in a row is left out: a key that comes twice is found once all the same.
+    fn gather_keys<R: Record>(&mut self, records: &[R]) {
+        let keys = &mut self.new_keys;
+        keys.clear();
+        for (n, record) in (0..).zip(records) {
+            record.keys(&mut |hash| {
+                if keys.last() != Some(&(n, hash)) {
+                    keys.push((n, hash));
+                }
+            });
+        }
+    }
+
+    /// Bytes of the longest record without keys that an append can take, by the limits of the shard and the length
     /// of its segments.
     pub fn append_len_max(&self) -> usize {
         let max = self.geometry.group_len_max().min(self.limits.large_bytes);
@@ -369,6 +397,7 @@ impl Shard {
             store_time: self.store_time,
             used: HEADER_LEN,
             table: self.tail.take_table(),
+            keys: std::mem::take(&mut self.spare_keys),
             only_notes: true,
         });
         Ok(())
@@ -439,10 +468,12 @@ impl Shard {
             len: 0,
             previous: self.previous_crc,
             table_crc: 0,
+            keys: 0,
         };
         let block_len = self.geometry.block_len();
         let buffer = open.memory.buffer();
-        let (padded, header, crc) = group::seal(buffer, open.used, &open.table, block_len, header);
+        let behind = (&*open.table, &*open.keys);
+        let (padded, header, crc) = group::seal(buffer, open.used, behind, block_len, header);
         let data = open.memory.freeze(padded);
         self.appended = header.sequence;
         self.previous_crc = crc;
@@ -452,6 +483,8 @@ impl Shard {
         }
         let survives = self.tail.give_back(open.memory, open.position, header.sequence);
         self.tail.give_table(open.table);
+        open.keys.clear();
+        self.spare_keys = open.keys;
         self.stats.groups += 1;
         self.stats.log_bytes += wide(padded);
         self.enqueue(PendingGroup::new(header, crc, open.place, data, survives));

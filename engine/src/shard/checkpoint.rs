@@ -24,6 +24,7 @@ use crate::format::checkpoint::{ChangesEnd, Checkpoint};
 use crate::mem::{ChunkTail, RecordSlice};
 use crate::op::{FileId, Op};
 use crate::units::{EpochMillis, Sequence, index, wide};
+use crate::view::keys::BUCKETS;
 use crate::view::{Covered, QueueNo};
 
 /// What a turn tells at most, give or take one item.
@@ -88,8 +89,9 @@ struct Run {
     slot: u32,
     queues: Left<u32>,
     facts: Left<Box<[u8]>>,
+    keys: Left<u32>,
     segments: Vec<u64>,
-    /// Queues, facts and segments that there were when it began.
+    /// Queues, facts, buckets of keys and segments that there were when it began.
     items: usize,
     /// Told, but not in a piece yet.
     told: Vec<u8>,
@@ -243,8 +245,15 @@ impl Shard {
         let (changes, whole) = self.checkpoint.destination(self.epoch, self.limits.disk_bytes);
         let changed = std::mem::take(&mut self.views.changed);
         let changed_facts = self.views.facts.take_changed();
+        let changed_keys = self.views.keys.take_changed();
+        let changed_keys_len = changed_keys.len();
         let changed_segments = std::mem::take(&mut self.views.changed_segments);
         let newest = self.views.covered.place.ordinal;
+        let (keys, keys_len) = match whole {
+            true if self.views.keys.is_empty() => (Left::Nothing, 0),
+            true => (Left::AllBehind(None), index(u64::from(BUCKETS))),
+            false => (Left::These(changed_keys), changed_keys_len),
+        };
         let segments: Vec<u64> = if whole {
             self.views.maps.keys().copied().collect()
         } else {
@@ -264,7 +273,8 @@ impl Shard {
             slot: self.checkpoint.next_slot(),
             queues: if whole { Left::AllBehind(None) } else { Left::These(changed) },
             facts: if whole { Left::AllBehind(None) } else { Left::These(changed_facts) },
-            items: queues_len + facts_len + segments.len(),
+            items: queues_len + facts_len + keys_len + segments.len(),
+            keys,
             segments,
             told: Vec::new(),
             through: None,
@@ -348,8 +358,10 @@ impl Shard {
             items += 1;
             let more = self.tell_segment(&mut run)
                 || self.tell_queue(&mut run)
-                || self.tell_fact(&mut run);
+                || self.tell_fact(&mut run)
+                || self.tell_keys(&mut run);
             if !more {
+                self.tell_new_segment(&mut run);
                 run.through = Some((self.views.covered, self.views.index.end_page()));
                 break;
             }
@@ -375,6 +387,16 @@ impl Shard {
             changes::put_segment(&mut run.told, ordinal, map, ends);
         }
         true
+    }
+
+    /// The log may have gone on by a segment since the run began. Replay enters that segment again,
+    /// but only here is known which blocks of the index were put there before.
+    fn tell_new_segment(&mut self, run: &mut Run) {
+        let newest = self.views.covered.place.ordinal;
+        if newest > run.from.place.ordinal {
+            run.segments.push(newest);
+            self.tell_segment(run);
+        }
     }
 
     fn tell_queue(&mut self, run: &mut Run) -> bool {
@@ -415,6 +437,27 @@ impl Shard {
         };
         changes::put_fact(&mut run.told, &key, self.views.facts.state(&key));
         self.views.facts.note_saved(&key);
+        true
+    }
+
+    fn tell_keys(&mut self, run: &mut Run) -> bool {
+        let number = match &mut run.keys {
+            Left::These(numbers) => numbers.pop(),
+            Left::AllBehind(last) => {
+                let number = last.map_or(0, |last| last + 1);
+                *last = Some(number);
+                (number < BUCKETS).then_some(number)
+            }
+            Left::Nothing => return false,
+        };
+        let Some(number) = number else {
+            run.keys = Left::Nothing;
+            return true;
+        };
+        self.views.keys.note_saved(number);
+        if let Some(bucket) = self.views.keys.bucket_mut(number) {
+            changes::put_keys(&mut run.told, number, bucket, run.changes.generation);
+        }
         true
     }
 

@@ -18,6 +18,7 @@ mod blocks;
 mod checkpoint;
 mod cold;
 mod commit;
+mod keys;
 mod prepare;
 mod read;
 mod repeat;
@@ -26,17 +27,20 @@ mod tail;
 mod time;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use slab::Slab;
 
 pub use append::Appended;
 pub(crate) use checkpoint::{Durable, SavedCheckpoints};
+pub use keys::{FoundRecord, KeyLimits, KeyOutcome, KeySearch};
 pub use read::{ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, StoreTime, StoredRecord};
 pub use retention::{Hold, Trimmed};
 
 use crate::layout::{Geometry, Place};
 use crate::mem::{ChunkTail, RecordSlice};
 use crate::op::{Completion, Op, OpId};
+use crate::record::KeyHash;
 use crate::units::{EpochMillis, LogOffset, QueueOffset, Sequence, index, wide};
 use crate::view::queue::TagFilter;
 use crate::view::{QueueNo, Views};
@@ -45,6 +49,7 @@ use blocks::BlockReads;
 use checkpoint::CheckpointState;
 use cold::{ChunkKey, Cold};
 use commit::PendingGroup;
+use keys::Inbox;
 use prepare::Segments;
 pub(crate) use repeat::Repeats;
 use retention::Retention;
@@ -61,6 +66,9 @@ pub struct ShardLimits {
     pub cold_bytes: usize,
     /// Bytes for queue entries that are not in blocks of the index yet.
     pub view_bytes: usize,
+    /// Bytes for entries of keys that are not in blocks of the index yet. Some entries for each part
+    /// of the key index stay in any case, half a megabyte at most.
+    pub key_bytes: usize,
     /// Bytes at which a group closes although more input waits.
     pub group_bytes: usize,
     /// Writes in flight at once.
@@ -83,6 +91,7 @@ impl Default for ShardLimits {
             large_bytes: 64 << 20,
             cold_bytes: 64 << 20,
             view_bytes: 64 << 20,
+            key_bytes: 16 << 20,
             group_bytes: 512 << 10,
             writes_in_flight: 4,
             checkpoint_bytes: 128 << 20,
@@ -185,6 +194,12 @@ enum Purpose {
         from: u64,
         wanted: usize,
     },
+    /// A block of keys at this byte, in this part of what is read.
+    KeyRead {
+        at: u64,
+        range: Range<usize>,
+        inbox: Inbox,
+    },
     IndexWrite {
         at: u64,
     },
@@ -226,6 +241,10 @@ pub struct Shard {
     /// Writes in flight.
     writing: usize,
     tail: Tail,
+    /// Keys of the records that are being appended: which of them, and its hash.
+    new_keys: Vec<(u32, KeyHash)>,
+    /// Memory for the keys of the next group.
+    spare_keys: Vec<u8>,
     cold: Cold,
     segments: Segments,
     views: Views,
@@ -303,6 +322,8 @@ impl Shard {
             unwritten_bytes: 0,
             writing: 0,
             tail,
+            new_keys: Vec::new(),
+            spare_keys: Vec::new(),
             cold: Cold::new(geometry.segment_len(), limits.cold_bytes),
             segments: Segments::new(&kept, segment_len, reserve),
             views,
@@ -419,6 +440,11 @@ impl Shard {
         self.position(self.views.covered.next)
     }
 
+    /// The store time of the newest committed group.
+    pub fn committed_time(&self) -> EpochMillis {
+        self.views.covered.store_time
+    }
+
     /// The newest group that was closed; what is appended now rides in the next one or later.
     pub fn appended(&self) -> Sequence {
         self.appended
@@ -470,6 +496,11 @@ impl Shard {
         out.append(&mut self.ready);
     }
 
+    /// True when [`take_ready`](Self::take_ready) has tokens: take them before sleeping.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// True once after room has come back for appends that were refused.
     pub fn take_room(&mut self) -> bool {
         std::mem::take(&mut self.room)
@@ -501,6 +532,9 @@ impl Shard {
             Purpose::Discard => {}
             Purpose::Empty => self.checkpoint_emptied(),
             Purpose::IndexRead { from, wanted } => self.index_read(from, wanted, result, buffer),
+            Purpose::KeyRead { at, range, inbox } => {
+                self.key_read((at, range), &inbox, result, buffer);
+            }
             Purpose::IndexWrite { at } => self.index_written(at, result, now),
             Purpose::Changes { at, data } => self.changes_written((at, data), result, now),
             Purpose::Checkpoint { bytes } => self.checkpoint_written(bytes, result, now),

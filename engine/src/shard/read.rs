@@ -3,7 +3,7 @@
 use super::Shard;
 use super::cold::Miss;
 use crate::error::ReadError;
-use crate::format::group::{Group, Header, Kind};
+use crate::format::group::{Entry, Group, Header, Kind};
 use crate::format::index_block::{self, QueueEntry};
 use crate::mem::RecordSlice;
 use crate::units::{EpochMillis, LogOffset, QueueOffset, index, wide};
@@ -234,7 +234,7 @@ impl Shard {
         }
         match self.groups_at(position, token) {
             Ok((base, groups)) => find_record(base, &groups, position, self.geometry.block_len())
-                .map_or(ReadAtOutcome::Missing, ReadAtOutcome::Found),
+                .map_or(ReadAtOutcome::Missing, |(_, _, record)| ReadAtOutcome::Found(record)),
             Err(Miss::Pending) => ReadAtOutcome::Pending,
             Err(Miss::Outside) => ReadAtOutcome::Missing,
             Err(Miss::Failed(error)) => ReadAtOutcome::Failed(error),
@@ -322,12 +322,14 @@ pub(super) fn headers(
     })
 }
 
-fn find_record(
+/// The record of a queue that starts at a position in checked groups, and what header and table say of
+/// it.
+pub(super) fn find_record(
     base: LogOffset,
     groups: &RecordSlice,
     position: LogOffset,
     block_len: usize,
-) -> Option<RecordSlice> {
+) -> Option<(Header, Entry, RecordSlice)> {
     let (at, header, _) = headers(base, groups, block_len)
         .find(|(_, header, padded)| position < header.position.plus(*padded))?;
     let group = Group::parse(groups.get(at..)?)?;
@@ -336,5 +338,6 @@ fn find_record(
         return None;
     }
     let start = at + index(u64::try_from(position.get() - header.position.get()).ok()?);
-    groups.part(start..start + record.bytes.len())
+    let bytes = groups.part(start..start + record.bytes.len())?;
+    Some((header, record.entry, bytes))
 }

@@ -189,7 +189,7 @@ impl Shard {
     /// Takes the next steps, as far as they wait for nothing.
     pub(super) fn retain(&mut self, now: EpochMillis) {
         self.views.put_ends_aside();
-        self.views.spill(self.limits.view_bytes);
+        self.views.spill(self.limits.view_bytes, self.limits.key_bytes);
         for _ in 0..STEPS_MAX {
             if self.poison.is_some() || !self.retain_step(now) {
                 return;
@@ -410,6 +410,9 @@ impl Shard {
 
     /// Gives the front of the index back to the file system, as far as both checkpoints allow.
     pub(super) fn discard_index(&mut self) {
+        // Not before: until then a crash may bring a segment back that was let go, and with it what the
+        // keys lead to.
+        self.views.keys.forget_before(self.checkpoint.index_live());
         if let Some(range) = self.views.index.discard(self.checkpoint.index_live()) {
             let id = self.op(Purpose::Discard);
             let (at, len) = (range.start, range.end - range.start);

@@ -33,7 +33,11 @@ impl Shard {
     }
 
     /// Where the first group begins that was stored at or after a time; `None` if none was.
-    fn first_since(&mut self, time: EpochMillis, token: u64) -> Result<Option<LogOffset>, Miss> {
+    pub(super) fn first_since(
+        &mut self,
+        time: EpochMillis,
+        token: u64,
+    ) -> Result<Option<LogOffset>, Miss> {
         let mut maps = self.views.maps.iter();
         let Some((&ordinal, map)) = maps.find(|(_, map)| map.last_time() >= time) else {
             return Ok(None);

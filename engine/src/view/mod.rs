@@ -9,6 +9,7 @@
 pub(crate) mod ends;
 pub(crate) mod facts;
 pub(crate) mod index;
+pub(crate) mod keys;
 pub(crate) mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +22,7 @@ use crate::units::{EpochMillis, LogOffset, Sequence, index as to_index, narrow, 
 use ends::Ends;
 use facts::Facts;
 use index::Index;
+use keys::Keys;
 use queue::{Queue, Slot};
 
 /// Queues that one look for idle tails visits.
@@ -63,6 +65,7 @@ pub(crate) struct Views {
     pub(crate) queues: Vec<Queue>,
     pub(crate) by_key: HashMap<Box<[u8]>, QueueNo>,
     pub(crate) facts: Facts,
+    pub(crate) keys: Keys,
     pub(crate) index: Index,
     pub(crate) maps: BTreeMap<u64, GroupMap>,
     pub(crate) ends: Ends,
@@ -94,6 +97,7 @@ impl Views {
             queues: Vec::new(),
             by_key: HashMap::new(),
             facts: Facts::default(),
+            keys: Keys::default(),
             index,
             maps: BTreeMap::new(),
             ends: Ends::default(),
@@ -160,7 +164,11 @@ impl Views {
             self.enter(ordinal);
         }
         self.maps.entry(ordinal).or_default().note(place.byte, padded_len, header.store_time);
-        for record in group.records() {
+        let mut keys = group.keys().peekable();
+        for (n, record) in (0..).zip(group.records()) {
+            while let Some((_, hash)) = keys.next_if(|&(of, _)| of == n) {
+                self.keys.note(hash, record.position, header.sequence, &mut self.index);
+            }
             let sound = !check || record.is_sound();
             self.unreadable += u64::from(!sound);
             match record.entry.kind {
@@ -389,6 +397,7 @@ impl Views {
 
     /// What recovery has put together is complete: finds what is derived from it.
     pub(crate) fn settle(&mut self) {
+        self.keys.settle();
         self.by_key.clear();
         self.free.clear();
         self.graves.clear();
@@ -492,6 +501,7 @@ impl Views {
         for (ordinal, _) in std::mem::replace(&mut self.maps, kept) {
             self.ends.forget(ordinal);
         }
+        self.keys.forget_before(self.index_live_from(self.first));
     }
 
     /// Takes one end of a segment that is recycled: the queue cannot be read before `end` any more.
@@ -514,9 +524,10 @@ impl Views {
         self.ends.segment(first).map_or(0, |segment| segment.index_from)
     }
 
-    /// Moves entries of idle queues out of memory, when all tails together take more than
-    /// `bytes_max`. One call visits a bounded number of queues.
-    pub(crate) fn spill(&mut self, bytes_max: usize) {
+    /// Moves entries of idle queues and of keys out of memory, when all tails together take more than
+    /// `bytes_max` and `key_bytes_max`. One call visits a bounded number of queues.
+    pub(crate) fn spill(&mut self, bytes_max: usize, key_bytes_max: usize) {
+        self.keys.spill(key_bytes_max, self.covered.sequence, &mut self.index);
         if self.tail_entries * size_of::<QueueEntry>() <= bytes_max || self.queues.is_empty() {
             return;
         }

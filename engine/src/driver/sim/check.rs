@@ -1,5 +1,6 @@
 //! What must hold after every restart.
 
+use super::keys::{KEYS, Searching};
 use super::model::ShardModel;
 use super::node::{Allowed, Node, Reading, number};
 use super::plan::Plan;
@@ -85,6 +86,8 @@ pub(super) fn reopened(
     for queue in 0..plan.queues.len() {
         queue_is_whole(plan, &mut node, queue, depth, random, now)?;
     }
+    node.forget_reads();
+    keys_are_found(&mut node, depth, random, now)?;
     node.forget_reads();
     Ok(node)
 }
@@ -198,4 +201,23 @@ fn read_pending(
         }
     }
     Err(format!("queue {queue}: offset {from} is never there"))
+}
+
+/// Every key, or one of them, leads to the records that have it.
+fn keys_are_found(node: &mut Node, depth: Depth, random: &mut Random, now: EpochMillis) -> Check {
+    let one = crate::units::wide(random.below(crate::units::index(KEYS)));
+    let keys = if depth == Depth::Whole { 0..KEYS } else { one..one + 1 };
+    for key in keys {
+        node.search(Searching::whole(key))?;
+        while !node.searches.is_empty() {
+            node.sim.run(now);
+            let mut ready = Vec::new();
+            node.sim.shard().take_ready(&mut ready);
+            ensure!(!ready.is_empty(), "key {key}: the device is idle, but nobody is told");
+            for token in ready {
+                node.search_again(token)?;
+            }
+        }
+    }
+    Ok(())
 }

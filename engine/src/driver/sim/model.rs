@@ -8,7 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::record::{Record, Stamp};
+use super::keys::{hash_of, keys_of};
+use crate::record::{KeyHash, Record, Stamp};
 use crate::units::{EpochMillis, LogOffset, Sequence};
 
 /// A record as the workload made it: its bytes are the mark over and over.
@@ -26,6 +27,10 @@ impl Record for Body {
 
     fn tag(&self) -> i64 {
         self.tag
+    }
+
+    fn keys(&self, each: &mut dyn FnMut(KeyHash)) {
+        keys_of(self.mark).for_each(|key| each(hash_of(key)));
     }
 
     fn write(&self, _stamp: &Stamp, dst: &mut [u8]) {
@@ -149,6 +154,11 @@ impl ShardModel {
     /// True between a queue's deletion and its commit, when its key may stand for another queue.
     pub(super) fn is_leaving(&self, queue: usize) -> bool {
         self.leaving.contains(&queue)
+    }
+
+    /// Queues whose deletion is not committed.
+    pub(super) fn leaving(&self) -> usize {
+        self.leaving.len()
     }
 
     pub(super) fn visible(&self, queue: usize) -> usize {

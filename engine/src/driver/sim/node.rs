@@ -1,5 +1,6 @@
 //! A shard beside its model: everything that is asked of the one is asked of the other.
 
+use super::keys::Searching;
 use super::model::{Body, Change, ShardModel, Stored};
 use super::plan::Plan;
 use super::shard::SimShard;
@@ -42,6 +43,7 @@ pub(super) struct Node {
     pub(super) model: ShardModel,
     waiters: Vec<Waiter>,
     readings: Vec<(u64, Reading)>,
+    pub(super) searches: Vec<(u64, Searching)>,
     held: Vec<(RecordSlice, Vec<Body>)>,
     token: u64,
     pub(super) allowed: Allowed,
@@ -67,13 +69,14 @@ impl Node {
             model,
             waiters: Vec::new(),
             readings: Vec::new(),
+            searches: Vec::new(),
             held: Vec::new(),
             token: 0,
             allowed,
         }
     }
 
-    fn token(&mut self) -> u64 {
+    pub(super) fn token(&mut self) -> u64 {
         self.token += 1;
         self.token
     }
@@ -225,7 +228,12 @@ impl Node {
         }
         self.notice_staged()?;
         if committed != self.model.committed {
+            let leaving = self.model.leaving();
             self.model.commit(committed)?;
+            if self.model.leaving() < leaving {
+                // What a search has found of a deleted queue is not in the model any more.
+                self.searches.clear();
+            }
             self.check_facts()?;
         }
         self.model.settle(committed.min(durable))?;
@@ -383,6 +391,9 @@ impl Node {
         let mut ready = Vec::new();
         self.sim.shard().take_ready(&mut ready);
         for token in ready {
+            if self.search_again(token)? {
+                continue;
+            }
             let at = self.readings.iter().position(|&(known, _)| known == token);
             // A read that was repeated for another reason may be reported a second time.
             let Some(at) = at else { continue };
@@ -509,7 +520,7 @@ impl Node {
 
     /// Damage to what the index knows of a segment leaves minimum offsets too low; what was in the
     /// segment is passed over.
-    fn may_be_gone(&self, stored: &Stored) -> bool {
+    pub(super) fn may_be_gone(&self, stored: &Stored) -> bool {
         // It may still be there under its old name, to be used again.
         let gone = self.ordinal(stored).is_none_or(|at| {
             at < self.sim.view().first_segment() || !self.sim.device().has_segment(at)
@@ -540,6 +551,7 @@ impl Node {
     /// Forgets reads that wait for the device.
     pub(super) fn forget_reads(&mut self) {
         self.readings.clear();
+        self.searches.clear();
     }
 
     /// Looks a visible record up by its position, and near it.

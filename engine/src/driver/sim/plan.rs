@@ -156,6 +156,7 @@ fn limits(random: &mut Random, wide_world: bool, segment_len: u64) -> ShardLimit
         writes_in_flight: random.pick(&[4, 4, 2, 1, 8]),
         checkpoint_bytes: random.pick(&[16 << 10, 60 << 10, 200 << 10]),
         checkpoint_ms: random.pick(&[2000, 10_000, 60_000]),
+        key_bytes: random.pick(&[100, 1 << 10, 1 << 20]),
         view_bytes: random.pick(&[1 << 10, 16 << 10, 1 << 20]),
         // The files of the views take their part, or more than there is for them.
         disk_bytes: segment_len * random.pick(&[4, 4, 5, 8]) + random.pick(&[0, VIEWS_BYTES]),

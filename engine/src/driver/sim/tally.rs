@@ -68,6 +68,7 @@ events! {
         Trimmed = "(reached) queue that lost records to retention",
         Deleted = "(reached) queue deleted",
         ColdRead = "(reached) read from the device",
+        FoundByKey = "(reached) record found by its key",
         Woken = "(reached) waiter woken",
         FromCheckpoint = "(reached) opened from a checkpoint",
         FromLog = "(reached) opened from the log alone",

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::check::{self, Depth, Expected};
 use super::disk::{SimDisk, Written};
+use super::keys::Searching;
 use super::model::{Body, ShardModel};
 use super::node::{Node, Reading};
 use super::plan::{APPENDS_MIN, Plan, RECYCLED_MIN, ROLLS_MIN, TOPICS};
@@ -662,6 +663,14 @@ impl World {
     }
 
     fn look_up(&mut self, life: &mut Life, shard: usize) -> Check {
+        if self.random.one_in(3) {
+            let searching = Searching::part(
+                &mut self.random,
+                self.clock,
+                4 * self.plan.limits.age_ms.cast_signed(),
+            );
+            return life.nodes.get_mut(shard).map_or(Ok(()), |node| node.search(searching));
+        }
         let queue = self.queue_of(shard);
         let shift = if self.random.one_in(3) { self.random.below(600) } else { 0 };
         let Some(node) = life.nodes.get_mut(shard) else { return Ok(()) };
