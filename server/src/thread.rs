@@ -31,7 +31,7 @@ use ringmq_engine::{
     shard_of,
 };
 use slab::Slab;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use self::losses::Losses;
 
@@ -41,6 +41,7 @@ use crate::{
         held::{self, HeldPulls},
         keys,
         pull::PullOp,
+        query::QueryOp,
         send::Scratch,
         topics::{Topic, Topics},
     },
@@ -64,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) shards: u32,
     pub(crate) threads: usize,
     pub(crate) segment_len: u64,
+    /// A permit for each search by key.
+    pub(crate) queries: Arc<Semaphore>,
     /// Connections that are open.
     pub(crate) conns: AtomicUsize,
     /// Threads that have answered everything, once the process stops.
@@ -357,6 +360,10 @@ impl Thread {
     pub(crate) fn finish(&self, ticket: Ticket, reply: Reply) {
         match reply {
             Reply::Held(op) => self.hold(ticket, op),
+            Reply::Queried(mut op) => match op.next_shard(self.shared.shards) {
+                Some(shard) => self.query_on(ticket, shard, op),
+                None => answer::complete(self, &ticket, Reply::Queried(op)),
+            },
             reply => {
                 if ticket.hold != 0 {
                     self.held.borrow_mut().free(ticket.hold);
@@ -434,7 +441,7 @@ impl Thread {
     }
 
     /// Takes an op to its shard that no connection waits with. The number of such ops is bounded by
-    /// that of held pulls.
+    /// those of held pulls and of searches by key.
     fn start_later(&self, ticket: Ticket, shard: u32, op: Op) {
         self.turn.set();
         match self.place(shard) {
@@ -448,6 +455,13 @@ impl Thread {
                 None => self.queue_for_credit(other, Question { shard, ticket, op }),
             },
         }
+    }
+
+    /// Takes a search by key to its next shard. In a task of its own: a store may have a thousand
+    /// shards, and the calls of this one would be as deep.
+    fn query_on(&self, ticket: Ticket, shard: u32, op: Box<QueryOp>) {
+        let Some(me) = self.me.upgrade() else { return };
+        tokio::task::spawn_local(async move { me.start_later(ticket, shard, Op::Query(op)) });
     }
 
     fn queue_for_credit(&self, other: usize, question: Question) {

@@ -12,7 +12,7 @@ use ringmq_protocol::{
     message_id::OffsetMessageId,
 };
 
-use super::{Conn, Failure, Reply, Served, Ticket, pull::Pulled, send::Sent};
+use super::{Conn, Failure, Reply, Served, Ticket, pull::Pulled, query, send::Sent};
 use crate::{control::CreateTopicError, thread::Thread};
 
 impl From<HeaderError> for Failure {
@@ -110,6 +110,7 @@ pub(crate) fn complete(thread: &Thread, ticket: &Ticket, reply: Reply) {
                 outbox.push_slices(std::iter::once(record), conn.is_slow());
             }
         }),
+        Reply::Queried(op) => query::complete(&conn, ticket, *op),
         Reply::Done => answer(&conn, ticket, |_| ()),
         Reply::Failed(failure) => fail(thread, &conn, ticket, &failure),
         // Held pulls are kept by the thread, see `pull`.

@@ -13,8 +13,8 @@ use ringmq_protocol::{
 };
 
 use super::{
-    Conn, Executed, Failure, Op, Served, Step, Ticket, Wait, answer, lookup, offset, pull, send,
-    tell_control, templates::KnownSend, view,
+    Conn, Executed, Failure, Op, Served, Step, Ticket, Wait, answer, lookup, offset, pull, query,
+    send, tell_control, templates::KnownSend, view,
 };
 use crate::{
     control::ToControl,
@@ -48,6 +48,10 @@ impl Service for Thread {
                 conn.state.credit.set(Some(credit.keep()));
             }
             Wait::Room(index) => self.wait_for_room(index).await,
+            Wait::Query => {
+                // The request is offered again and takes a permit of its own then.
+                let _ = self.shared.queries.acquire().await;
+            }
             Wait::Topic(ticket, created) => {
                 if let Err(error) = created.await.unwrap_or_else(|_| Err(gone())) {
                     conn.state.refused.set(true);
@@ -140,6 +144,7 @@ impl Thread {
             | request::GET_MIN_OFFSET
             | request::GET_EARLIEST_MSG_STORETIME => lookup::serve(self, conn, ticket, &command),
             request::VIEW_MESSAGE_BY_ID => view::serve(self, conn, ticket, &command),
+            request::QUERY_MESSAGE => query::serve(self, conn, ticket, &command),
             _ => self.to_control(conn, whole),
         }
     }
@@ -197,6 +202,7 @@ impl LocalShard {
                 Op::Committed(op) => offset::committed(engine, op, key, now),
                 Op::Lookup(op) => lookup::execute(engine, op, read, key),
                 Op::View(position) => view::execute(engine, position, read),
+                Op::Query(op) => query::execute(engine, op, read),
                 Op::Unhold { queue, token } => pull::unhold(engine, &queue, token, key),
                 Op::Append { .. } => unreachable!("handled above"),
             }

@@ -12,6 +12,7 @@ pub(crate) mod keys;
 pub(crate) mod lookup;
 pub(crate) mod offset;
 pub(crate) mod pull;
+pub(crate) mod query;
 pub(crate) mod record;
 pub(crate) mod send;
 mod stop;
@@ -183,6 +184,8 @@ pub(crate) enum Op {
     Lookup(Box<lookup::LookupOp>),
     /// Read the record at this position of the log.
     View(i64),
+    /// Find messages by key.
+    Query(Box<query::QueryOp>),
 }
 
 /// What a shard answers.
@@ -200,6 +203,8 @@ pub(crate) enum Reply {
     Time(i64),
     /// One record.
     Record(RecordSlice),
+    /// What one shard, and those before it, have found by a key.
+    Queried(Box<query::QueryOp>),
     /// Done, without anything to tell.
     Done,
     /// Nothing is answered.
@@ -239,6 +244,8 @@ pub(crate) enum Wait {
     Credit(usize),
     /// Room for appends on this shard of the thread, by its place there.
     Room(usize),
+    /// Fewer searches by key.
+    Query,
     /// A topic is being created.
     Topic(Ticket, oneshot::Receiver<Result<Arc<control::TopicConfig>, CreateTopicError>>),
     /// A group is being created.

@@ -6,10 +6,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use ringmq_engine::{EpochMillis, LogOffset, QueueOffset, Record, Stamp};
+use ringmq_engine::{EpochMillis, KeyHash, KeyScope, LogOffset, QueueOffset, Record, Stamp};
 use ringmq_protocol::{
     batch,
+    properties::{self, name},
     record::{MessageParts, PropertiesParts},
+    tags,
 };
 
 /// Where the stamp lies in a record with an IPv4 born host.
@@ -19,13 +21,71 @@ const QUEUE_OFFSET_AT: usize = 20;
 const LOG_OFFSET_AT: usize = 28;
 const STORE_TIME_AT: usize = 56;
 
+/// What the properties of a message say to the broker: read once, as every send is.
+///
+/// Of several pairs with the same name the last one counts, as for clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said<'a> {
+    /// Hash of the tag.
+    pub(crate) tag: i64,
+    /// The unique id; empty without one.
+    pub(crate) unique: &'a [u8],
+    /// The keys, with blanks between them.
+    pub(crate) words: &'a [u8],
+}
+
+impl<'a> Said<'a> {
+    /// Reads them from a text of properties.
+    pub(crate) fn of(text: &'a [u8]) -> Self {
+        let (mut tag, mut said) = (None, Self::default());
+        for (name, value) in properties::iter(text) {
+            match name {
+                b"TAGS" => tag = Some(value),
+                b"KEYS" => said.words = value,
+                b"UNIQ_KEY" => said.unique = value,
+                _ => {}
+            }
+        }
+        Self { tag: tags::tags_code(tag), ..said }
+    }
+
+    /// What a message of a batch has of its own, and from the batch where it has nothing.
+    fn or(self, suffix: &'a [u8]) -> Self {
+        let or = |own: &'a [u8], name| match own {
+            [] => properties::get(suffix, name).unwrap_or_default(),
+            own => own,
+        };
+        let (unique, words) = (or(self.unique, name::UNIQ_KEY), or(self.words, name::KEYS));
+        Self { unique, words, ..self }
+    }
+
+    /// The keys by which the message is found.
+    ///
+    /// Source: `IndexService.buildIndex`.
+    fn keys(&self) -> impl Iterator<Item = &'a [u8]> {
+        let words = self.words.split(|&byte| byte == b' ');
+        std::iter::once(self.unique).chain(words).filter(|key| !key.is_empty())
+    }
+
+    /// Whether this is one of the keys.
+    pub(crate) fn has_key(&self, key: &[u8]) -> bool {
+        self.keys().any(|known| known == key)
+    }
+
+    fn hash_keys(&self, scope: KeyScope, each: &mut dyn FnMut(KeyHash)) {
+        self.keys().for_each(|key| each(scope.hash(key)));
+    }
+}
+
 /// A message that is written where it goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
     /// Everything but the stamp. The hosts are IPv4 addresses.
     pub(crate) parts: MessageParts<'a>,
-    /// Hash of its tag.
-    pub(crate) tag: i64,
+    /// Its tag and keys.
+    pub(crate) said: Said<'a>,
+    /// What its keys count within: the topic.
+    pub(crate) scope: KeyScope,
 }
 
 impl Record for Message<'_> {
@@ -34,7 +94,11 @@ impl Record for Message<'_> {
     }
 
     fn tag(&self) -> i64 {
-        self.tag
+        self.said.tag
+    }
+
+    fn keys(&self, each: &mut dyn FnMut(KeyHash)) {
+        self.said.hash_keys(self.scope, each);
     }
 
     fn write(&self, stamp: &Stamp, dst: &mut [u8]) {
@@ -52,8 +116,10 @@ pub(crate) struct BatchMessage<'a> {
     pub(crate) item: batch::Item<'a>,
     /// What follows the item's properties.
     pub(crate) suffix: &'a [u8],
-    /// Hash of its tag.
-    pub(crate) tag: i64,
+    /// Its tag and keys.
+    said: Said<'a>,
+    /// What its keys count within: the topic.
+    scope: KeyScope,
     /// Bytes of the record.
     len: usize,
 }
@@ -63,9 +129,10 @@ impl<'a> BatchMessage<'a> {
         common: &'a MessageParts<'a>,
         item: batch::Item<'a>,
         suffix: &'a [u8],
-        tag: i64,
+        scope: KeyScope,
     ) -> Self {
-        let mut message = Self { common, item, suffix, tag, len: 0 };
+        let said = Said::of(item.properties).or(suffix);
+        let mut message = Self { common, item, suffix, said, scope, len: 0 };
         message.len = message.parts().encoded_len();
         message
     }
@@ -91,11 +158,15 @@ impl Record for BatchMessage<'_> {
     }
 
     fn tag(&self) -> i64 {
-        self.tag
+        self.said.tag
+    }
+
+    fn keys(&self, each: &mut dyn FnMut(KeyHash)) {
+        self.said.hash_keys(self.scope, each);
     }
 
     fn write(&self, stamp: &Stamp, dst: &mut [u8]) {
-        Message { parts: self.parts(), tag: self.tag }.write(stamp, dst);
+        Message { parts: self.parts(), said: self.said, scope: self.scope }.write(stamp, dst);
     }
 }
 
@@ -107,6 +178,10 @@ pub(crate) struct Parcel {
     first_tag: i64,
     /// End and tag of each record, where there are several.
     cuts: Box<[(u32, i64)]>,
+    /// The first key of all: most messages are alone and have one.
+    first_key: Option<(u32, KeyHash)>,
+    /// The others, and which record has them.
+    keys: Box<[(u32, KeyHash)]>,
 }
 
 /// One record of a parcel.
@@ -114,6 +189,9 @@ pub(crate) struct Parcel {
 pub(crate) struct Packed<'a> {
     bytes: &'a [u8],
     tag: i64,
+    /// Its place in the parcel.
+    place: u32,
+    parcel: &'a Parcel,
 }
 
 impl Parcel {
@@ -126,8 +204,13 @@ impl Parcel {
         };
         let mut bytes = vec![0; messages.iter().map(Record::len).sum()];
         let mut cuts = Vec::new();
+        let (mut first_key, mut keys) = (None, Vec::new());
         let mut end = 0;
-        for message in messages {
+        for (place, message) in (0..).zip(messages) {
+            message.keys(&mut |hash| match first_key {
+                None => first_key = Some((place, hash)),
+                Some(_) => keys.push((place, hash)),
+            });
             let start = end;
             end += message.len();
             if let Some(room) = bytes.get_mut(start..end) {
@@ -139,7 +222,7 @@ impl Parcel {
             }
         }
         let first_tag = messages.first().map_or(0, Record::tag);
-        Self { bytes, first_tag, cuts: cuts.into() }
+        Self { bytes, first_tag, cuts: cuts.into(), first_key, keys: keys.into() }
     }
 
     /// The records, to be appended.
@@ -157,9 +240,18 @@ impl Parcel {
         }
     }
 
-    /// Record `index` of [`Parcel::unpack`]'s places.
-    pub(crate) fn record(&self, (start, end, tag): (usize, usize, i64)) -> Packed<'_> {
-        Packed { bytes: self.bytes.get(start..end).unwrap_or_default(), tag }
+    /// The records at the places of [`Parcel::unpack`].
+    pub(crate) fn records(&self, places: &[(usize, usize, i64)]) -> Vec<Packed<'_>> {
+        let bytes = |start: usize, end: usize| self.bytes.get(start..end).unwrap_or_default();
+        let places = (0..).zip(places);
+        places
+            .map(|(place, &(start, end, tag))| Packed {
+                bytes: bytes(start, end),
+                tag,
+                place,
+                parcel: self,
+            })
+            .collect()
     }
 }
 
@@ -170,6 +262,15 @@ impl Record for Packed<'_> {
 
     fn tag(&self) -> i64 {
         self.tag
+    }
+
+    fn keys(&self, each: &mut dyn FnMut(KeyHash)) {
+        let Parcel { first_key, keys, .. } = self.parcel;
+        let is_own = |key: &&(u32, KeyHash)| key.0 == self.place;
+        // Keys are in the order of their records.
+        let behind = keys.partition_point(|&(place, _)| place < self.place);
+        let others = keys.get(behind..).unwrap_or_default().iter().take_while(is_own);
+        first_key.iter().filter(is_own).chain(others).for_each(|&(_, hash)| each(hash));
     }
 
     fn write(&self, stamp: &Stamp, dst: &mut [u8]) {
@@ -195,7 +296,10 @@ pub(crate) fn host((address, port): (Ipv4Addr, u16)) -> SocketAddr {
 mod tests {
     use super::*;
 
-    fn message<'a>(body: &'a [u8], tag: i64) -> Message<'a> {
+    /// What two messages of each test have as their properties.
+    const PROPERTIES: &[u8] = b"TAGS\x01TagA\x02UNIQ_KEY\x01AB01\x02KEYS\x01 one  two ";
+
+    fn message<'a>(body: &'a [u8], properties: &'a [u8]) -> Message<'a> {
         let parts = MessageParts {
             queue_id: 3,
             flag: 9,
@@ -208,18 +312,38 @@ mod tests {
             body,
             body_crc: None,
             topic: b"TopicTest",
-            properties: PropertiesParts::from(&b"TAGS\x01TagA"[..]),
+            properties: PropertiesParts::from(properties),
         };
-        Message { parts, tag }
+        Message { parts, said: Said::of(properties), scope: KeyScope::new(b"TopicTest") }
+    }
+
+    fn keys(record: &impl Record) -> Vec<KeyHash> {
+        let mut keys = Vec::new();
+        record.keys(&mut |hash| keys.push(hash));
+        keys
+    }
+
+    #[test]
+    fn a_message_is_found_by_its_unique_id_and_each_word_of_its_keys() {
+        let scope = KeyScope::new(b"TopicTest");
+        let expected = [&b"AB01"[..], b"one", b"two"].map(|key| scope.hash(key));
+        assert_eq!(keys(&message(b"", PROPERTIES)), expected);
+        let said = Said::of(PROPERTIES);
+        assert!(said.has_key(b"two") && said.has_key(b"AB01"));
+        assert!(!said.has_key(b"on") && !said.has_key(b"") && !said.has_key(b"one  two"));
+        assert_eq!(keys(&message(b"", b"KEYS\x01a\x02KEYS\x01b")), [scope.hash(b"b")]);
+        assert_eq!(keys(&message(b"", b"TAGS\x01UNIQ_KEY")), []);
     }
 
     #[test]
     fn a_message_of_a_batch_is_stored_like_one_that_was_sent_alone() {
-        let alone = message(b"hello", 7);
-        let common = message(b"", 0).parts;
-        let item = batch::Item { flag: 9, body: b"hello", properties: b"" };
-        let of_batch = BatchMessage::new(&common, item, b"TAGS\x01TagA", 7);
-        assert_eq!(of_batch.len(), alone.len());
+        let alone = message(b"hello", PROPERTIES);
+        let common = message(b"", b"").parts;
+        let item = batch::Item { flag: 9, body: b"hello", properties: b"TAGS\x01TagA" };
+        let suffix = b"UNIQ_KEY\x01AB01\x02KEYS\x01 one  two ";
+        let of_batch = BatchMessage::new(&common, item, suffix, alone.scope);
+        assert_eq!((of_batch.len(), of_batch.tag()), (alone.len(), alone.tag()));
+        assert_eq!(keys(&of_batch), keys(&alone));
         let stamp = Stamp {
             log_offset: LogOffset::new(1).unwrap(),
             queue_offset: QueueOffset::new(2).unwrap(),
@@ -233,15 +357,21 @@ mod tests {
 
     #[test]
     fn a_parcel_ends_up_as_the_same_bytes() {
-        let messages = [message(b"hello", 1), message(b"", 2), message(&[7; 300], 3)];
+        let few = &b"KEYS\x01x"[..];
+        let messages = [
+            message(b"hello", PROPERTIES),
+            message(b"", b""),
+            message(&[7; 300], few),
+            message(b"4", few),
+        ];
         for count in 1..=messages.len() {
             let parcel = Parcel::pack(&messages[..count]);
             let mut places = Vec::new();
             parcel.unpack(&mut places);
             assert_eq!(places.len(), count);
-            for (message, place) in messages.iter().zip(places) {
-                let packed = parcel.record(place);
+            for (message, packed) in messages.iter().zip(parcel.records(&places)) {
                 assert_eq!((packed.len(), packed.tag()), (message.len(), message.tag()));
+                assert_eq!(keys(&packed), keys(message));
                 let stamp = Stamp {
                     log_offset: LogOffset::new(0x1122_3344_5566).unwrap(),
                     queue_offset: QueueOffset::new(0x0a0b_0c0d).unwrap(),

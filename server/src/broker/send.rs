@@ -18,13 +18,12 @@ use ringmq_protocol::{
     names,
     properties::{self, name},
     record::{self, MessageParts, PropertiesParts, sys_flag},
-    tags,
 };
 use tokio::sync::oneshot;
 
 use super::{
     Conn, Op, QueueName, Reply, Served, Ticket, Wait, answer, keys,
-    record::{BatchMessage, Message, Parcel, host},
+    record::{BatchMessage, Message, Parcel, Said, host},
     stop::{Stop, failed},
     templates::Stored,
     topics::Topic,
@@ -355,7 +354,7 @@ impl Send<'_> {
         &self,
         topic: &'m Topic,
         queue_id: i32,
-        Stored { parts, tag }: Stored<'m>,
+        Stored { parts, said }: Stored<'m>,
     ) -> Result<Message<'m>, Stop>
     where
         Self: 'm,
@@ -365,7 +364,7 @@ impl Send<'_> {
         }
         let stored = parts.with_pair(&self.thread.shared.cluster_pair);
         let parts = self.parts(topic, queue_id, (self.request.flag, self.body), stored)?;
-        Ok(Message { parts, tag })
+        Ok(Message { parts, said, scope: topic.keys })
     }
 
     fn store_batch(
@@ -396,8 +395,7 @@ impl Send<'_> {
         let common = self.parts(topic, queue_id, (0, &[]), PropertiesParts::default())?;
         let mut messages = Vec::with_capacity(items.len());
         for (item, suffix) in &items {
-            let tag = tags::tags_code(properties::get(item.properties, name::TAGS));
-            let message = BatchMessage::new(&common, *item, suffixes.text(suffix), tag);
+            let message = BatchMessage::new(&common, *item, suffixes.text(suffix), topic.keys);
             let properties_len = message.properties().len();
             check_message(common.topic.len(), properties_len, item.body.len(), len_max)?;
             messages.push(message);
@@ -450,10 +448,7 @@ impl Send<'_> {
 /// Properties as a message of its own keeps them.
 fn stored_form(text: &[u8]) -> Stored<'_> {
     let (before, behind) = properties::without(text, name::WAIT);
-    Stored {
-        parts: PropertiesParts::default().with(before).with(behind),
-        tag: tags::tags_code(properties::get(text, name::TAGS)),
-    }
+    Stored { parts: PropertiesParts::default().with(before).with(behind), said: Said::of(text) }
 }
 
 /// The delay level of a message.
@@ -523,7 +518,7 @@ pub(crate) fn append_parcel(
     let mut scratch = thread.scratch.borrow_mut();
     let Scratch { key, places, .. } = &mut *scratch;
     parcel.unpack(places);
-    let records: Vec<_> = places.iter().map(|place| parcel.record(*place)).collect();
+    let records = parcel.records(places);
     keys::queue(&queue.topic, queue.queue_id, key);
     let exists = || thread.topics.topic(&queue.topic).is_some();
     match shard.append_by_key(key, &records, exists, now) {

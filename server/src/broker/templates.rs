@@ -10,10 +10,11 @@ use ringmq_protocol::{
     headers::SendRequest,
     properties::{self, name},
     record::PropertiesParts,
-    tags,
     template::{MatchedHead, SendTemplate},
     text::Text,
 };
+
+use super::record::Said;
 
 /// Templates of one connection: a producer that sends to more topics in turn is parsed as usual.
 const KNOWN_MAX: usize = 4;
@@ -49,8 +50,8 @@ pub(crate) struct KnownSend<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'a> {
     pub(crate) parts: PropertiesParts<'a>,
-    /// Hash of the tag.
-    pub(crate) tag: i64,
+    /// What they say to the broker.
+    pub(crate) said: Said<'a>,
 }
 
 impl SendTemplates {
@@ -108,6 +109,8 @@ struct PropertiesShape {
     /// As stored, before and behind the id.
     stored: (Box<[u8]>, Box<[u8]>),
     tag: i64,
+    /// The keys of all its messages.
+    words: Box<[u8]>,
 }
 
 impl PropertiesShape {
@@ -121,7 +124,11 @@ impl PropertiesShape {
         let id_len = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
         let (id, raw_behind) = rest.split_at_checked(id_len)?;
         let decoded = text.bytes();
-        if id.is_empty() || properties::iter(&decoded).any(|(name, _)| is_acted_on(name)) {
+        let said = Said::of(&decoded);
+        if id.is_empty()
+            || said.unique != id
+            || properties::iter(&decoded).any(|(name, _)| is_acted_on(name))
+        {
             return None;
         }
         // The id is looked up again in what is stored: `WAIT` has gone from either side of it.
@@ -137,7 +144,8 @@ impl PropertiesShape {
             raw: (raw_before.into(), raw_behind.into()),
             id_len,
             stored: (before.into(), rest.get(id_len..)?.into()),
-            tag: tags::tags_code(properties::get(&decoded, name::TAGS)),
+            tag: said.tag,
+            words: said.words.into(),
         })
     }
 
@@ -148,7 +156,8 @@ impl PropertiesShape {
             return None;
         }
         let parts = PropertiesParts::default().with(&self.stored.0).with(id).with(&self.stored.1);
-        Some(Stored { parts, tag: self.tag })
+        let said = Said { tag: self.tag, unique: id, words: &self.words };
+        Some(Stored { parts, said })
     }
 }
 
@@ -234,7 +243,7 @@ mod tests {
         let decoded = scanned.bytes();
         let (head, tail) = properties::without(&decoded, name::WAIT);
         assert_eq!(stored.parts.len(), head.len() + tail.len(), "{raw}");
-        assert_eq!(stored.tag, tags::tags_code(properties::get(&decoded, name::TAGS)));
+        assert_eq!(stored.said, Said::of(&decoded));
         let slow = PropertiesParts::default().with(head).with(tail);
         assert_eq!(record(stored.parts), record(slow), "{raw}");
     }
@@ -274,6 +283,8 @@ mod tests {
             r"UNIQ_KEY\u0001A1\u0002KEYS\u0001A1",
             r"UNIQ_KEY\u0001\u0002KEYS\u0001A1",
             r"KEYS\u0001A1",
+            r"UNIQ_KEY\u0001A-1\u0002",
+            r"UNIQ_KEY\u0001A1\u0002UNIQ_KEY\u0001A2",
         ] {
             assert!(shape(raw).is_none(), "{raw}");
         }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, Cache};
-use ringmq_engine::{QueueNo, shard_of};
+use ringmq_engine::{KeyScope, QueueNo, shard_of};
 use ringmq_protocol::names;
 
 use crate::control::{Catalog, Groups, Published, TopicConfig};
@@ -27,6 +27,8 @@ pub(crate) struct Topic {
     pub(crate) config: Arc<TopicConfig>,
     /// Whether clients may send to it.
     pub(crate) for_clients: bool,
+    /// What the keys of its messages count within.
+    pub(crate) keys: KeyScope,
     /// The catalog that `config` was seen in, by the thread's count.
     seen: Cell<u64>,
     shards: u32,
@@ -38,7 +40,8 @@ impl Topic {
     fn new(config: Arc<TopicConfig>, seen: u64, shards: u32) -> Self {
         let slots = (0..config.queue_nums_max().min(SLOTS_MAX)).map(|_| Cell::new(None)).collect();
         let for_clients = !names::is_not_for_clients(&config.name);
-        Self { config, for_clients, seen: Cell::new(seen), shards, slots }
+        let keys = KeyScope::new(config.name.as_bytes());
+        Self { config, for_clients, keys, seen: Cell::new(seen), shards, slots }
     }
 
     /// The shard of a queue.

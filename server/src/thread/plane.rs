@@ -15,13 +15,14 @@ use ringmq_engine::{
     Acknowledge, EpochMillis, RecoveryReport, RingShard, Store, StoreGuard, StoreOptions,
 };
 use ringmq_protocol::properties::{NAME_SEPARATOR, name};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use super::{
     Shared,
     start::{self, ThreadStart, ToData},
 };
 use crate::{
+    broker::query::QUERIES_MAX,
     clock,
     config::{BrokerConfig, SHARDS_DEFAULT},
     context::Authorizer,
@@ -117,6 +118,7 @@ impl Plane {
             shards,
             threads,
             segment_len,
+            queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             conns: AtomicUsize::new(0),
             drained: AtomicUsize::new(0),
             fatal: Notify::new(),

@@ -37,6 +37,7 @@ use crate::{
 mod link;
 mod offsets;
 mod pull;
+mod query;
 mod send;
 
 /// A folder that goes when the test is over.
