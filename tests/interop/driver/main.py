@@ -8,13 +8,13 @@ from pathlib import Path
 
 from . import clients, install
 from .report import Report
-from .scenarios import crash, cross, encodings, examples, groups, session, sizes
+from .scenarios import crash, cross, encodings, examples, groups, keys, session, sizes
 from .servers import Apache, RingMq, fresh_folder
 
 SOURCE = Path(__file__).resolve().parent.parent
 ROOT = SOURCE.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-SCENARIOS = ("encodings", "session", "cross", "groups", "sizes", "crash", "examples")
+SCENARIOS = ("encodings", "session", "cross", "groups", "sizes", "keys", "crash", "examples")
 
 
 def main(arguments):
@@ -83,6 +83,12 @@ class Plan:
         with self._peer.cluster(self._fresh("sizes"), ["broker-a"]) as cluster:
             for client in self._chosen("java-4.9.8-json", "java-5.5.0-json", "go-v2-json"):
                 sizes.run(self._report, cluster, client, self._fresh(f"sizes-{client.name}"))
+
+    def keys(self):
+        """The clients that can look messages up."""
+        with self._peer.cluster(self._fresh("keys"), ["broker-a", "broker-b"]) as cluster:
+            clients = self._chosen("java-4.9.8-json", "java-5.5.0-json", "java-5.5.0-rocketmq")
+            keys.run(self._report, cluster, clients, self._fresh("keys-runs"))
 
     def crash(self):
         """The only scenario in which a broker dies."""

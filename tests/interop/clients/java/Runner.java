@@ -11,6 +11,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
@@ -38,6 +39,7 @@ public class Runner {
             case "produce" -> produce();
             case "consume" -> consume();
             case "load" -> load();
+            case "find" -> find();
             case "create-topic" -> createTopic();
             default -> throw new IllegalArgumentException("unknown command " + args[0]);
         }
@@ -152,6 +154,35 @@ public class Runner {
         producer.shutdown();
     }
 
+    /** Looks messages up: by key, by unique id and by offset id, whichever are given. */
+    private static void find() throws Exception {
+        DefaultMQProducer producer = startedProducer();
+        String topic = text("--topic", null);
+        for (String key : names("--keys")) {
+            lookUp("key", key, () -> producer.queryMessage(topic, key, 32, 0, Long.MAX_VALUE).getMessageList());
+        }
+        for (String id : names("--uniques")) {
+            lookUp("unique", id, () -> List.of(producer.viewMessage(topic, id)));
+        }
+        for (String id : names("--ids")) {
+            lookUp("id", id, () -> List.of(producer.viewMessage(topic, id)));
+        }
+        emit("done");
+        producer.shutdown();
+    }
+
+    private static void lookUp(String by, String wanted, Callable<List<MessageExt>> look) {
+        try {
+            for (MessageExt message : look.call()) {
+                emit("found", describe(message), "by", by, "wanted", wanted, "unique", message.getMsgId(),
+                    "queue", message.getQueueId(), "offset", message.getQueueOffset());
+            }
+        } catch (Exception error) {
+            int code = error instanceof MQClientException client ? client.getResponseCode() : -1;
+            emit("failed", "by", by, "wanted", wanted, "code", code, "error", String.valueOf(error));
+        }
+    }
+
     private static void createTopic() throws Exception {
         DefaultMQProducer producer = startedProducer();
         String topic = text("--topic", null);
@@ -217,10 +248,11 @@ public class Runner {
 
     private static void printResult(String mode, List<Message> messages, SendResult result) {
         String[] ids = result.getOffsetMsgId().split(",");
+        String[] uniques = result.getMsgId().split(",");
         for (int i = 0; i < messages.size(); i++) {
             emit("sent", describe(messages.get(i)), "mode", mode, "status", result.getSendStatus().name(),
                 "broker", result.getMessageQueue().getBrokerName(), "queue", result.getMessageQueue().getQueueId(),
-                "offset", result.getQueueOffset() + i, "id", ids[i]);
+                "offset", result.getQueueOffset() + i, "id", ids[i], "unique", uniques[i]);
         }
     }
 
@@ -281,6 +313,11 @@ public class Runner {
             throw new IllegalArgumentException(name + " is missing");
         }
         return value;
+    }
+
+    private static List<String> names(String name) {
+        String value = text(name, "");
+        return value.isEmpty() ? List.of() : List.of(value.split(","));
     }
 
     private static int number(String name, int fallback) {
