@@ -175,7 +175,7 @@ impl Shard {
         let len = records_len + self.new_keys.len() * KEY_LEN;
         self.confirm_queue(queue, now);
         self.keep_reserve(len)?;
-        self.ensure_open(len, records.len(), now)?;
+        self.ensure_open(len, records.len(), Some(queue), now)?;
         let slot = self.views.queue_mut(queue).expect("queues are opened before they are used");
         if !matches!(slot.slot, Slot::Opened | Slot::Live) {
             return Err(AppendError::Deleted);
@@ -325,7 +325,7 @@ impl Shard {
         bytes: &[u8],
         now: EpochMillis,
     ) -> Result<Sequence, AppendError> {
-        self.ensure_open(bytes.len(), 1, now)?;
+        self.ensure_open(bytes.len(), 1, None, now)?;
         let open = self.open.as_mut().expect("ensured above");
         open.push(bytes.len(), (kind, queue, 0, 0), |_, dst| dst.copy_from_slice(bytes));
         self.stats.records += 1;
@@ -339,15 +339,17 @@ impl Shard {
         count: usize,
         now: EpochMillis,
     ) -> Result<&mut OpenGroup, AppendError> {
-        self.ensure_open(records_len, count, now)?;
+        self.ensure_open(records_len, count, None, now)?;
         Ok(self.open.as_mut().expect("ensured in the line before"))
     }
 
-    /// Makes sure that a group is open which has room for these records.
+    /// Makes sure that a group is open which has room for these records, of this queue if it is
+    /// messages.
     fn ensure_open(
         &mut self,
         records_len: usize,
         count: usize,
+        messages_of: Option<QueueNo>,
         now: EpochMillis,
     ) -> Result<(), AppendError> {
         if let Some(cause) = &self.poison {
@@ -368,7 +370,7 @@ impl Shard {
         if opened.is_err() {
             self.starved = true;
         }
-        self.add_repeats(records_len, count);
+        self.add_repeats(records_len, count, messages_of);
         opened
     }
 

@@ -7,7 +7,8 @@
 //! follow, and end with the first group that begins [`APART`] bytes behind the original, so that
 //! neither damage to one group nor damage to so many bytes in a row takes all of them. When the log
 //! falls idle, the note that names its frontier carries them. A life begins with what the last group
-//! of the one before it would have had repeated.
+//! of the one before it would have had repeated. Of a queue only the newest end is repeated: whatever
+//! group an older one still had to be in lies before one of those that tell the newer.
 //!
 //! Staged facts are not repeated: they are set again and again.
 //!
@@ -51,21 +52,28 @@ struct Item {
     end: Option<u64>,
 }
 
-/// The offset at which a queue went on behind a closed group.
+/// The offset at which a queue went on behind a group.
 struct End {
     queue: u32,
     next: u64,
-    /// Where the group ended.
+    /// Where the group ended, once it has.
     end: u64,
+    /// The queue has a newer one, or is gone.
+    is_old: bool,
 }
 
 /// What waits to be logged again.
 #[derive(Default)]
 pub(crate) struct Repeats {
     items: VecDeque<Item>,
+    /// Oldest first; those of the open group are the last.
     ends: VecDeque<End>,
-    /// Queues with records in the open group, and the offset that each has come to.
-    open: Vec<(u32, u64)>,
+    /// How many ends have left at the front, to find one again by its number.
+    ends_left: u32,
+    /// How many are of the open group.
+    ends_open: usize,
+    /// How many of closed groups are not old.
+    ends_waiting: usize,
     /// Bytes of log behind the start of this life.
     log_bytes: u64,
 }
@@ -110,15 +118,34 @@ impl Repeats {
         has_room
     }
 
-    /// The records that the open group has of a queue bring it to `next`. `at` is the queue's own.
-    pub(super) fn note_end(&mut self, queue: QueueNo, next: u64, at: &mut u32) {
-        match self.open.get_mut(index(u64::from(*at))) {
-            Some((known, end)) if *known == queue.0 => *end = next,
+    /// The records that the open group has of a queue bring it to `next`. `number` is the queue's
+    /// own, and tells where its newest end is.
+    pub(super) fn note_end(&mut self, queue: QueueNo, next: u64, number: &mut u32) {
+        let at = index(u64::from(number.wrapping_sub(self.ends_left)));
+        let closed = self.ends.len() - self.ends_open;
+        match self.ends.get_mut(at) {
+            Some(end) if at >= closed && end.queue == queue.0 && !end.is_old => end.next = next,
             _ => {
-                *at = narrow(self.open.len());
-                self.open.push((queue.0, next));
+                self.retire_end(queue, *number);
+                *number = self.ends_left.wrapping_add(narrow(self.ends.len()));
+                self.push_end(queue.0, next);
             }
         }
+    }
+
+    /// The open group tells a newer end of the queue, whose last one has this number.
+    fn retire_end(&mut self, queue: QueueNo, number: u32) {
+        let at = index(u64::from(number.wrapping_sub(self.ends_left)));
+        let end = self.ends.get_mut(at).filter(|end| end.queue == queue.0 && !end.is_old);
+        if let Some(end) = end {
+            end.is_old = true;
+            self.ends_waiting -= 1;
+        }
+    }
+
+    fn push_end(&mut self, queue: u32, next: u64) {
+        self.ends.push_back(End { queue, next, end: 0, is_old: false });
+        self.ends_open += 1;
     }
 
     /// The ends of a whole group, by its records and by the copies in it.
@@ -127,12 +154,15 @@ impl Repeats {
             match record.entry.kind {
                 Kind::Message => {
                     let (queue, next) = (record.entry.queue, record.entry.queue_offset + 1);
-                    match self.open.last_mut() {
-                        Some(last) if last.0 == queue => last.1 = next,
-                        _ => self.open.push((queue, next)),
+                    match self.ends.back_mut() {
+                        Some(last) if last.queue == queue => last.next = next,
+                        _ => self.push_end(queue, next),
                     }
                 }
-                Kind::Ends => self.open.extend(payload::ends(record.bytes)),
+                Kind::Ends => {
+                    payload::ends(record.bytes)
+                        .for_each(|(queue, next)| self.push_end(queue, next));
+                }
                 _ => {}
             }
         }
@@ -142,23 +172,41 @@ impl Repeats {
     /// The open group was closed with this length.
     pub(super) fn group_closed(&mut self, padded: usize) {
         self.log_bytes += wide(padded);
-        let end = self.log_bytes;
-        self.ends.extend(self.open.drain(..).map(|(queue, next)| End { queue, next, end }));
-        let over = self.ends.len().saturating_sub(ENDS_MAX);
-        self.ends.drain(..over);
+        let closed = self.ends.len() - self.ends_open;
+        for end in self.ends.range_mut(closed..) {
+            end.end = self.log_bytes;
+            self.ends_waiting += usize::from(!end.is_old);
+        }
+        self.ends_open = 0;
+        while self.ends.len() > ENDS_MAX {
+            self.drop_end();
+        }
+    }
+
+    /// Drops the oldest end, which is of a closed group.
+    fn drop_end(&mut self) {
+        if let Some(end) = self.ends.pop_front() {
+            self.ends_waiting -= usize::from(!end.is_old);
+            self.ends_left = self.ends_left.wrapping_add(1);
+        }
     }
 
     /// A queue is deleted: its number may become another one's.
     pub(super) fn forget_queue(&mut self, queue: QueueNo) {
-        self.ends.retain(|end| end.queue != queue.0);
-        self.open.iter_mut().filter(|(known, _)| *known == queue.0).for_each(|(_, end)| *end = 0);
+        let closed = self.ends.len() - self.ends_open;
+        for (at, end) in self.ends.iter_mut().enumerate().filter(|(_, end)| end.queue == queue.0) {
+            self.ends_waiting -= usize::from(at < closed && !end.is_old);
+            end.is_old = true;
+        }
     }
 
     /// What was appended may have been cut off.
     pub(super) fn clear(&mut self) {
         self.items.clear();
+        self.ends_left = self.ends_left.wrapping_add(narrow(self.ends.len()));
         self.ends.clear();
-        self.open.clear();
+        self.ends_open = 0;
+        self.ends_waiting = 0;
     }
 
     /// Bytes that the next group should have for copies, their table entries included.
@@ -170,7 +218,7 @@ impl Repeats {
             }
             bytes += item.len + ENTRY_LEN;
         }
-        match self.ends.len().min(ENDS_BYTES_MAX / END_LEN) {
+        match self.ends_waiting.min(ENDS_BYTES_MAX / END_LEN) {
             0 => bytes,
             count => bytes + ENTRY_LEN + count * END_LEN,
         }
@@ -179,23 +227,38 @@ impl Repeats {
     /// Adds ends to a group that has just been opened, as far as `room` goes.
     fn add_ends(&mut self, open: &mut OpenGroup, room: usize) {
         let room = room.saturating_sub(ENTRY_LEN).min(ENDS_BYTES_MAX);
-        let count = self.ends.len().min(room / END_LEN);
+        let count = self.ends_waiting.min(room / END_LEN);
         if count == 0 {
             return;
         }
-        let ends = self.ends.iter().take(count).map(|end| (end.queue, end.next));
+        let waiting = self.ends.iter().filter(|end| !end.is_old).take(count);
+        let ends = waiting.map(|end| (end.queue, end.next));
         open.push_copy(count * END_LEN, (Kind::Ends, 0), |dst| payload::write_ends(ends, dst));
         let start = self.log_bytes;
-        let last = self.ends.iter().take(count).take_while(|end| end.end + APART <= start).count();
-        self.ends.drain(..last);
+        let mut told = 0;
+        while let Some(end) = self.ends.front() {
+            told += usize::from(!end.is_old);
+            if !end.is_old && (told > count || end.end + APART > start) {
+                break;
+            }
+            self.drop_end();
+        }
     }
 }
 
 impl Shard {
     /// Adds copies to the group that has just been opened, and leaves room for `records_len` bytes of
-    /// `count` records.
-    pub(super) fn add_repeats(&mut self, records_len: usize, count: usize) {
+    /// `count` records. Those that come first tell themselves where their queue goes on.
+    pub(super) fn add_repeats(
+        &mut self,
+        records_len: usize,
+        count: usize,
+        messages_of: Option<QueueNo>,
+    ) {
         let Some(mut open) = self.open.take() else { return };
+        if let Some((queue, known)) = messages_of.and_then(|of| Some((of, self.views.queue(of)?))) {
+            self.repeats.retire_end(queue, known.end_noted);
+        }
         let wanted = records_len + count * ENTRY_LEN;
         let room = open.room().saturating_sub(wanted);
         self.repeats.add_ends(&mut open, room);
