@@ -107,7 +107,7 @@ MUTATIONS = [
     ("store time follows the clock back", "shard/append.rs",
      "self.store_time = self.store_time.max(now);", "self.store_time = now;"),
     ("zeros go over the head of the log", "shard/prepare.rs",
-     "self.segments.prepared.insert(to, self.segments.len);", "self.segments.prepared.insert(to, 0);"),
+     "let used = if ordinal == head.ordinal { head.byte.next_multiple_of(PAGE) } else { 0 };", "let used = 0;"),
     ("a filter lets every tag pass", "view/queue.rs",
      "Self::Tags(tags) => tags.contains(&tag),", "Self::Tags(tags) => tags.contains(&tag) || tag == 2,"),
     ("where queues go on is told once", "shard/repeat.rs",

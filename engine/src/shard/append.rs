@@ -50,8 +50,7 @@ impl OpenGroup {
 
     /// Bytes that are left for records and their entries.
     pub(super) fn room(&self) -> usize {
-        let behind = self.table.len() + self.keys.len();
-        self.capacity.saturating_sub(self.used + behind)
+        self.capacity.saturating_sub(self.len())
     }
 
     /// Appends a record of the engine that an earlier group has already.
@@ -73,6 +72,16 @@ impl OpenGroup {
     /// The place that the next record gets in the table.
     fn count(&self) -> u32 {
         narrow(self.table.len() / ENTRY_LEN)
+    }
+
+    /// Behind the last byte of log that the group may take.
+    pub(super) fn end_of_room(&self) -> Place {
+        Place { byte: self.place.byte + wide(self.capacity), ..self.place }
+    }
+
+    /// Bytes that the group has now.
+    fn len(&self) -> usize {
+        self.used + self.table.len() + self.keys.len()
     }
 
     pub(super) fn into_memory(self) -> ChunkTail {
@@ -377,12 +386,12 @@ impl Shard {
     fn open_group(&mut self, len_min: usize, now: EpochMillis) -> Result<(), AppendError> {
         let place = self.place_for(len_min);
         let position = self.geometry.position(place).ok_or_else(|| self.disk_full())?;
-        let prepared = self.segments.prepared(place);
-        if prepared < len_min {
+        let writable = self.writable(place);
+        if writable < len_min {
             self.prepare_more();
             return Err(self.refusal());
         }
-        let wanted = self.limits.group_bytes.min(prepared).max(len_min);
+        let wanted = self.limits.group_bytes.min(writable).max(len_min);
         let memory = self
             .tail
             .memory_for(position, len_min, wanted, self.settled())
@@ -390,9 +399,10 @@ impl Shard {
         // The store's time never goes back; a clock that does is reported by whoever reads it.
         self.store_time = self.store_time.max(now);
         self.last_append = now;
-        let capacity = wanted.min(memory.room()) / self.geometry.block_len();
+        let block_len = self.geometry.block_len();
+        let capacity = wanted.min(memory.room()) / block_len * block_len;
         self.open = Some(OpenGroup {
-            capacity: capacity * self.geometry.block_len(),
+            capacity: self.segments.on_page(place, len_min, capacity),
             memory,
             place,
             position,
@@ -418,7 +428,7 @@ impl Shard {
         let len = self.geometry.block_len();
         let place = self.place_for(len);
         let reserved = !self.segments.keeps_reserve(self.head, place, wide(len));
-        self.segments.prepared(place) >= len
+        self.writable(place) >= len
             && (!reserved || self.more_is_coming())
             && self.tail.may_have_room(self.settled())
     }
@@ -455,6 +465,7 @@ impl Shard {
     /// Seals the open group and queues it for the device.
     pub(super) fn close_group(&mut self) {
         self.add_staged();
+        self.fill_page();
         let Some(mut open) = self.open.take() else { return };
         let header = Header {
             store: self.geometry.store(),
@@ -490,8 +501,22 @@ impl Shard {
         self.stats.groups += 1;
         self.stats.log_bytes += wide(padded);
         self.enqueue(PendingGroup::new(header, crc, open.place, data, survives));
+        self.segments.group_closed(padded);
         self.repeats.group_closed(padded);
         self.issue_writes();
+    }
+
+    /// Lets a note that says nothing end the open group on a page, where that matters.
+    fn fill_page(&mut self) {
+        let block_len = self.geometry.block_len();
+        let Some(open) = &mut self.open else { return };
+        let Some(missing) = self.segments.missing_to_page(open.place, open.len()) else { return };
+        let has_room = open.len() + missing <= open.capacity;
+        if let Some(len) =
+            missing.checked_sub(ENTRY_LEN).filter(|_| has_room && missing >= block_len)
+        {
+            open.push_copy(len, (Kind::Note, 0), |dst| dst.fill(0));
+        }
     }
 
     /// Staged facts ride along as far as the open group has room for them.

@@ -1,10 +1,17 @@
 //! Segments are there ahead of the writer, so that a flush is one device write into blocks that exist
 //! already: recycled ones as they are, new ones zeroed.
+//!
+//! Zeroing doubles what the device has to write. While groups are so large that the device's bytes are
+//! the limit, nothing is zeroed, and the writer goes on in space that is only reserved: the file system
+//! then notes with each write that the blocks hold something, which costs a large write less than
+//! its zeros would. Such space reads as zeros until then, so recovery sees no difference. Groups end on a page
+//! there: the file system takes writes of parts of a page that holds nothing one at a time.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use super::{Purpose, Shard};
+use super::append::OpenGroup;
+use super::{Acknowledge, Purpose, Shard};
 use crate::error::AppendError;
 use crate::layout::Place;
 use crate::mem::{ChunkTail, RecordSlice};
@@ -13,8 +20,14 @@ use crate::units::{EpochMillis, index, wide};
 
 /// How much one write zeroes.
 const ZERO_LEN: usize = 2 << 20;
-/// Zeroing pauses while groups or readers wait for the device, unless less than this is prepared.
+/// Zeroing pauses while groups or readers use the device, unless less than this is prepared.
 const AHEAD_MIN: u64 = 64 << 20;
+/// The unit in which the file system notes that reserved space holds something.
+const PAGE: u64 = 4096;
+/// The part of a full group that groups have on average when they are large.
+const LARGE_PART: usize = 6;
+/// How many groups the average is taken over.
+const LENS: usize = 8;
 /// What is left of the device for checkpoints and small files: a store must open on a full one.
 const FREE_BYTES_MIN: u64 = 128 << 20;
 /// The same in segments, for small ones.
@@ -30,7 +43,11 @@ enum Step {
     Asking,
     Creating,
     Recycling,
-    Zeroing,
+    /// From this byte of this segment on.
+    Zeroing {
+        ordinal: u64,
+        from: u64,
+    },
     /// The device was full; no attempt until then.
     Full {
         until: EpochMillis,
@@ -38,9 +55,11 @@ enum Step {
 }
 
 pub(super) struct Segments {
-    /// Bytes of each segment that may be written, by ordinal.
+    /// Bytes of each segment that are zeroed, or were written in an earlier life, by ordinal.
     prepared: BTreeMap<u64, u64>,
     len: u64,
+    /// Average of the last groups.
+    group_len: usize,
     /// What messages leave to facts.
     reserve: u64,
     /// What is wanted beyond the reserve.
@@ -59,6 +78,7 @@ impl Segments {
         Self {
             prepared: existing.iter().copied().collect(),
             len,
+            group_len: 0,
             reserve,
             need: len / 4,
             free: 0,
@@ -73,10 +93,38 @@ impl Segments {
         self.prepared.contains_key(&ordinal)
     }
 
-    /// Bytes that may be written from `place` on.
-    pub(super) fn prepared(&self, place: Place) -> usize {
+    /// Bytes that may be written from `place` on. `large` says that groups are.
+    fn writable(&self, place: Place, large: bool) -> usize {
+        let Some(&prepared) = self.prepared.get(&place.ordinal) else { return 0 };
+        // What was written last has the whole of its last page.
+        let prepared = prepared.max(place.byte.next_multiple_of(PAGE).min(self.len));
+        let end = match self.step {
+            _ if !large => prepared,
+            Step::Zeroing { ordinal, from } if ordinal == place.ordinal => from,
+            _ => self.len,
+        };
+        index(end.max(prepared).saturating_sub(place.byte))
+    }
+
+    /// Bytes by which a group of `len` bytes at `place` is to grow to end on a page; `None` when it
+    /// may end anywhere, or would become much longer.
+    pub(super) fn missing_to_page(&self, place: Place, len: usize) -> Option<usize> {
+        let end = place.byte + wide(len);
         let prepared = self.prepared.get(&place.ordinal).copied().unwrap_or(0);
-        index(prepared.saturating_sub(place.byte))
+        let missing = index(end.next_multiple_of(PAGE) - end);
+        (end > prepared && missing > 0 && missing <= len / 4).then_some(missing)
+    }
+
+    /// The end of what a group with `room` bytes at `place` may use.
+    pub(super) fn on_page(&self, place: Place, len_min: usize, room: usize) -> usize {
+        let end = place.byte + wide(room);
+        let prepared = self.prepared.get(&place.ordinal).copied().unwrap_or(0);
+        let on_page = room.saturating_sub(index(end % PAGE));
+        if end > prepared && on_page >= len_min { on_page } else { room }
+    }
+
+    pub(super) fn group_closed(&mut self, len: usize) {
+        self.group_len = (self.group_len * (LENS - 1) + len) / LENS;
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -120,18 +168,30 @@ impl Segments {
         }
     }
 
-    /// The first segment from `head` on that is not prepared to its end, and the bytes of it that
-    /// are, or `None` if it does not exist. The one behind the head is always wanted, further ones for
+    /// The segments that should be there. The one behind the head is always wanted, further ones for
     /// the reserve.
-    fn wanted(&self, head: Place) -> Option<(u64, Option<u64>)> {
-        let is_wanted = |ordinal: u64| {
+    fn wanted(&self, head: Place) -> impl Iterator<Item = u64> {
+        let is_wanted = move |ordinal: u64| {
             let before = ((ordinal - head.ordinal) * self.len).saturating_sub(head.byte);
             ordinal <= head.ordinal + 1 || before < self.reserve + self.need
         };
-        (head.ordinal..)
-            .take_while(|&ordinal| is_wanted(ordinal))
-            .map(|ordinal| (ordinal, self.prepared.get(&ordinal).copied()))
-            .find(|&(_, prepared)| prepared != Some(self.len))
+        (head.ordinal..).take_while(move |&ordinal| is_wanted(ordinal))
+    }
+
+    /// The first segment from `head` on that should be there and is not.
+    fn missing(&self, head: Place) -> Option<u64> {
+        self.wanted(head).find(|&ordinal| !self.exists(ordinal))
+    }
+
+    /// The first segment from `head` on that is not zeroed to its end, and where zeroing goes on,
+    /// behind all that the writer has or may have used.
+    fn unzeroed(&self, head: Place) -> Option<(u64, u64)> {
+        self.wanted(head).find_map(|ordinal| {
+            let prepared = self.prepared.get(&ordinal).copied()?;
+            let used = if ordinal == head.ordinal { head.byte.next_multiple_of(PAGE) } else { 0 };
+            let from = prepared.max(used);
+            (from < self.len).then_some((ordinal, from))
+        })
     }
 
     fn zeros(&mut self) -> &RecordSlice {
@@ -147,7 +207,27 @@ impl Segments {
 impl Shard {
     /// True while segments are still to be made ready for appends: the device is also busy with that.
     pub fn is_preparing(&self) -> bool {
-        self.poison.is_none() && self.segments.wanted(self.head).is_some()
+        let Self { segments, head, .. } = self;
+        self.poison.is_none()
+            && (segments.missing(*head).is_some() || segments.unzeroed(*head).is_some())
+    }
+
+    /// Whether groups are large enough to do without zeros. In a buffered store they never are.
+    fn has_large_groups(&self) -> bool {
+        self.acknowledge == Acknowledge::Durable
+            && self.segments.group_len >= self.limits.group_bytes / LARGE_PART
+    }
+
+    /// Bytes of log that a group at `place` may use.
+    pub(super) fn writable(&self, place: Place) -> usize {
+        self.segments.writable(place, self.has_large_groups())
+    }
+
+    /// What has been the length of groups says nothing about what comes after a pause.
+    pub(super) fn forget_group_len_if_idle(&mut self) {
+        if self.open.is_none() && self.pending.is_empty() {
+            self.segments.group_len = 0;
+        }
     }
 
     /// Starts the next step of preparation, if one is due.
@@ -155,21 +235,21 @@ impl Shard {
         if self.poison.is_some() {
             return;
         }
-        let Some((ordinal, prepared)) = self.segments.wanted(self.head) else { return };
-        let Some(prepared) = prepared else {
+        if let Some(ordinal) = self.segments.missing(self.head) {
             self.get_segment(ordinal);
-            return;
-        };
-        if self.segments.step != Step::Idle {
+        }
+        if self.segments.step != Step::Idle || self.has_large_groups() {
             return;
         }
-        let ahead = (ordinal - self.head.ordinal) * self.segments.len + prepared;
-        let ahead = ahead.saturating_sub(self.head.byte);
+        let used = self.open.as_ref().map_or(self.head, OpenGroup::end_of_room);
+        let Some((ordinal, from)) = self.segments.unzeroed(used) else { return };
+        let ahead = (ordinal - used.ordinal) * self.segments.len + from;
+        let ahead = ahead.saturating_sub(used.byte);
         let others_wait = self.unwritten > 0 || self.cold.is_loading();
         if ahead >= AHEAD_MIN && others_wait {
             return;
         }
-        self.zero(ordinal, prepared);
+        self.zero(ordinal, from);
     }
 
     /// Takes a segment that retention has let go, or a new one if the budget allows.
@@ -193,7 +273,7 @@ impl Shard {
         match self.segments.step {
             Step::Full { .. } => false,
             Step::Creating | Step::Recycling => true,
-            Step::Idle | Step::Asking | Step::Zeroing => {
+            Step::Idle | Step::Asking | Step::Zeroing { .. } => {
                 self.may_grow() || self.retention.has_spare()
             }
         }
@@ -211,8 +291,7 @@ impl Shard {
 
     pub(super) fn free_space_known(&mut self, result: io::Result<usize>, now: EpochMillis) {
         self.segments.now = now;
-        let wanted = self.segments.wanted(self.head);
-        let Some((ordinal, None)) = wanted else {
+        let Some(ordinal) = self.segments.missing(self.head) else {
             self.segments.step = Step::Idle;
             return;
         };
@@ -265,7 +344,7 @@ impl Shard {
     fn zero(&mut self, ordinal: u64, from: u64) {
         let len = index(self.segments.len - from).min(ZERO_LEN);
         let Some(data) = self.segments.zeros().part(0..len) else { return };
-        self.segments.step = Step::Zeroing;
+        self.segments.step = Step::Zeroing { ordinal, from };
         let id = self.op(Purpose::Zero { ordinal, end: from + wide(len) });
         self.ops.push_back(Op::Write { id, file: FileId::Segment(ordinal), at: from, data });
     }
