@@ -389,7 +389,8 @@ impl Shard {
         let writable = self.writable(place);
         if writable < len_min {
             self.prepare_more();
-            return Err(self.refusal());
+            let waits = self.is_reserved(place, len_min);
+            return Err(if waits { AppendError::Backlogged } else { self.refusal() });
         }
         let wanted = self.limits.group_bytes.min(writable).max(len_min);
         let memory = self

@@ -235,14 +235,20 @@ impl Shard {
         if self.poison.is_some() {
             return;
         }
-        if let Some(ordinal) = self.segments.missing(self.head) {
-            self.get_segment(ordinal);
-        }
-        if self.segments.step != Step::Idle || self.has_large_groups() {
+        let used = self.open.as_ref().map_or(self.head, OpenGroup::end_of_room);
+        let missing = self.segments.missing(self.head);
+        let to_zero = self.segments.unzeroed(used).filter(|&(ordinal, _)| {
+            !self.has_large_groups() && missing.is_none_or(|missing| ordinal < missing)
+        });
+        let Some((ordinal, from)) = to_zero else {
+            if let Some(missing) = missing {
+                self.get_segment(missing);
+            }
+            return;
+        };
+        if self.segments.step != Step::Idle {
             return;
         }
-        let used = self.open.as_ref().map_or(self.head, OpenGroup::end_of_room);
-        let Some((ordinal, from)) = self.segments.unzeroed(used) else { return };
         let ahead = (ordinal - used.ordinal) * self.segments.len + from;
         let ahead = ahead.saturating_sub(used.byte);
         let others_wait = self.unwritten > 0 || self.cold.is_loading();
@@ -277,6 +283,11 @@ impl Shard {
                 self.may_grow() || self.retention.has_spare()
             }
         }
+    }
+
+    /// True when `len` bytes at `place` only wait for their zeros.
+    pub(super) fn is_reserved(&self, place: Place, len: usize) -> bool {
+        self.segments.exists(place.ordinal) && place.byte + wide(len) <= self.segments.len
     }
 
     /// Why an append finds no log.
