@@ -127,8 +127,9 @@ pub(super) struct CheckpointState {
     told: bool,
     /// The index is damaged: no checkpoint counts any more, and the next opening rebuilds the views.
     distrusted: bool,
-    /// Checkpoint files that are being emptied for it.
+    /// Checkpoint files that are being emptied for it, and those where that has failed.
     emptying: usize,
+    not_emptied: Vec<u32>,
     /// What has been told since the caller came in.
     stretch: u64,
 }
@@ -149,14 +150,21 @@ impl CheckpointState {
             told: false,
             distrusted: false,
             emptying: 0,
+            not_emptied: Vec::new(),
             stretch: 0,
         }
     }
 
     /// The lowest ordinal of a segment that one of two durable checkpoints may need for its replay;
-    /// 0 as long as there are not two.
+    /// 0 as long as there are not two, and without a bound once none counts: then the next opening
+    /// takes the log as it is.
     pub(super) fn replay_ordinal(&self) -> u64 {
-        self.both(|durable| durable.replay_ordinal)
+        if self.none_counts() { u64::MAX } else { self.both(|durable| durable.replay_ordinal) }
+    }
+
+    /// Both files are empty, and stay so in this life.
+    pub(super) fn none_counts(&self) -> bool {
+        self.distrusted && self.run.is_none() && self.emptying == 0 && self.not_emptied.is_empty()
     }
 
     /// No durable checkpoint names anything of the index before this; 0 as long as there are not two.
@@ -296,6 +304,9 @@ impl Shard {
             return;
         }
         self.checkpoint.stalled_until = None;
+        for slot in std::mem::take(&mut self.checkpoint.not_emptied) {
+            self.empty_checkpoint(slot);
+        }
         self.write_index();
         let failed = std::mem::take(&mut self.checkpoint.failed);
         for (at, data) in failed {
@@ -581,6 +592,11 @@ impl Shard {
         result: io::Result<usize>,
         now: EpochMillis,
     ) {
+        if self.checkpoint.distrusted {
+            self.checkpoint.run = None;
+            [0, 1].into_iter().for_each(|slot| self.empty_checkpoint(slot));
+            return;
+        }
         if let Err(cause) = result {
             self.checkpoint.failed_file = Some(bytes);
             self.stall(&cause, now);
@@ -621,25 +637,43 @@ impl Shard {
             shard = self.geometry.shard(),
             "the index is damaged: some records cannot be read until the store is opened again"
         );
-        self.checkpoint.run = None;
         self.checkpoint.failed.clear();
         self.checkpoint.saved.slots = [None; 2];
-        for slot in [0, 1] {
-            self.checkpoint.emptying += 1;
-            let id = self.op(Purpose::Empty);
-            self.ops.push_back(Op::ReplaceCheckpoint { id, slot, bytes: VOID.to_vec() });
+        let waits = self.checkpoint.failed_file.take().is_some();
+        let replacing = self.checkpoint.run.as_ref().is_some_and(|run| run.replacing);
+        // A file that is on its way to its place would come there behind the empty one.
+        if !replacing || waits {
+            self.checkpoint.run = None;
+            [0, 1].into_iter().for_each(|slot| self.empty_checkpoint(slot));
         }
     }
 
-    pub(super) fn checkpoint_emptied(&mut self) {
+    fn empty_checkpoint(&mut self, slot: u32) {
+        self.checkpoint.emptying += 1;
+        let id = self.op(Purpose::Empty { slot });
+        self.ops.push_back(Op::ReplaceCheckpoint { id, slot, bytes: VOID.to_vec() });
+    }
+
+    pub(super) fn checkpoint_emptied(
+        &mut self,
+        slot: u32,
+        result: io::Result<usize>,
+        now: EpochMillis,
+    ) {
         self.checkpoint.emptying -= 1;
+        if let Err(cause) = result {
+            self.checkpoint.not_emptied.push(slot);
+            self.stall(&cause, now);
+        }
     }
 
     /// True when a checkpoint covers everything that is committed, or none can be written.
     pub fn is_checkpointed(&self) -> bool {
-        let covered = self.checkpoint.covered == self.committed() && !self.checkpoint.is_running();
+        let running = self.checkpoint.is_running();
+        let covered = self.checkpoint.covered == self.committed() && !running;
         let given_up = self.checkpoint.is_stalled() || self.poison.is_some();
-        self.checkpoint.emptying == 0 && (covered || given_up)
+        let emptying = self.checkpoint.emptying > 0 || (self.checkpoint.distrusted && running);
+        !emptying && (covered || given_up)
     }
 }
 

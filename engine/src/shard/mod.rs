@@ -189,7 +189,9 @@ enum Purpose {
         ordinal: u64,
     },
     Discard,
-    Empty,
+    Empty {
+        slot: u32,
+    },
     IndexRead {
         from: u64,
         wanted: usize,
@@ -530,7 +532,7 @@ impl Shard {
             Purpose::Remove { ordinal } => self.segment_removed(ordinal, result),
             // Where the file system cannot do it, the space stays taken.
             Purpose::Discard => {}
-            Purpose::Empty => self.checkpoint_emptied(),
+            Purpose::Empty { slot } => self.checkpoint_emptied(slot, result, now),
             Purpose::IndexRead { from, wanted } => self.index_read(from, wanted, result, buffer),
             Purpose::KeyRead { at, range, inbox } => {
                 self.key_read((at, range), &inbox, result, buffer);

@@ -5,7 +5,7 @@
 //! 1. **Sweep.** Facts and queue states whose newest record lies in the segment are appended again at
 //!    the head, then a trim says up to which segment that was done, and has to be on the device. To do
 //!    it seldom, a sweep clears an eighth of the kept segments at once.
-//! 2. **Checkpoints.** Two durable ones replay from behind the segment.
+//! 2. **Checkpoints.** Two durable ones replay from behind the segment, or none counts.
 //! 3. **Ends.** What the index has about the segment (see `view::ends`) raises the minimum offset of
 //!    the queues that had records there; the embedder learns which through
 //!    [`Shard::take_trimmed`].
@@ -395,6 +395,7 @@ impl Shard {
         self.stats.segments_recycled += 1;
         tracing::debug!(shard = self.geometry.shard(), ordinal, "a segment is recycled");
         self.keep_spare(ordinal);
+        self.discard_index();
         self.prepare_more();
     }
 
@@ -410,10 +411,15 @@ impl Shard {
 
     /// Gives the front of the index back to the file system, as far as both checkpoints allow.
     pub(super) fn discard_index(&mut self) {
+        let live = if self.checkpoint.none_counts() {
+            self.views.index_live_from(self.views.first)
+        } else {
+            self.checkpoint.index_live()
+        };
         // Not before: until then a crash may bring a segment back that was let go, and with it what the
         // keys lead to.
-        self.views.keys.forget_before(self.checkpoint.index_live());
-        if let Some(range) = self.views.index.discard(self.checkpoint.index_live()) {
+        self.views.keys.forget_before(live);
+        if let Some(range) = self.views.index.discard(live) {
             let id = self.op(Purpose::Discard);
             let (at, len) = (range.start, range.end - range.start);
             self.ops.push_back(Op::Discard { id, file: FileId::Index, at, len });

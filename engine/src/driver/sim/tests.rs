@@ -416,3 +416,67 @@ fn first_byte(sim: &mut SimShard, at: usize) -> u8 {
         }
     }
 }
+
+/// Lets the shard come to rest, some time later.
+fn rest(sim: &mut SimShard, now: &mut EpochMillis) {
+    for _ in 0..8 {
+        *now = EpochMillis::new(now.get() + 1000);
+        sim.shard().tick(*now);
+        sim.run(*now);
+    }
+}
+
+#[test]
+fn a_store_whose_index_is_damaged_goes_on_within_its_budget() {
+    let budget = ShardLimits {
+        disk_bytes: 4 * (64 << 10),
+        view_bytes: 1 << 10,
+        checkpoint_ms: 2000,
+        ..limits()
+    };
+    let reopen = |disk: SimDisk| {
+        let opened = disk.open(budget, CommitBy::Durable, NOW);
+        let mut sim = opened.map_err(|(_, failure)| failure).expect("the log is whole");
+        sim.shard().tick(NOW);
+        sim.run(NOW);
+        sim
+    };
+    let mut sim = reopen(disk());
+    let mut now = NOW;
+    for n in 0..60 {
+        now = EpochMillis::new(now.get() + 20);
+        append(&mut sim, n);
+        flush(&mut sim);
+        sim.shard().tick(now);
+        sim.run(now);
+    }
+    rest(&mut sim, &mut now);
+    assert!(sim.shard().stats().checkpoints > 0);
+    let mut device = sim.crash();
+    let len = device.len(FileId::Index);
+    device.scramble(FileId::Index, 0..crate::units::wide(len));
+    let mut sim = reopen(device);
+    assert!(sim.report().from_checkpoint);
+    let queue = queue(&mut sim);
+    let limits = ReadLimits { records_max: 1, bytes_max: 1, scanned_max: 1 };
+    let read = |sim: &mut SimShard| {
+        sim.shard().read(queue, offset(0), &limits, &TagFilter::All, 1, &mut Vec::new())
+    };
+    assert!(matches!(read(&mut sim), ReadOutcome::Pending));
+    sim.run(now);
+    assert!(matches!(read(&mut sim), ReadOutcome::Failed(_)));
+    let mut refused = 0;
+    while sim.shard().stats().segments_recycled < 10 {
+        if sim.shard().append(queue, &[&[7; 700][..]], now).is_err() {
+            refused += 1;
+            assert!(refused < 1000, "{:?}", sim.shard().disk_use());
+        }
+        now = EpochMillis::new(now.get() + 20);
+        sim.shard().tick(now);
+        sim.run(now);
+    }
+    let end = sim.shard().max_offset(queue);
+    let mut sim = reopen(sim.crash());
+    assert!(!sim.report().from_checkpoint, "no checkpoint counts any more");
+    assert_eq!(sim.shard().max_offset(queue), end);
+}
