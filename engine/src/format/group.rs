@@ -11,6 +11,8 @@ pub(crate) const HEADER_LEN: usize = 96;
 pub(crate) const ENTRY_LEN: usize = 32;
 /// Bytes that a key takes behind the table.
 pub(crate) const KEY_LEN: usize = 12;
+/// The tag of a record of the engine that an earlier group has already.
+pub(crate) const COPY: i64 = 1;
 const CHECKED_LEN: usize = HEADER_LEN - 4;
 
 /// What a record is, and so what its table entry and payload mean.
@@ -183,6 +185,11 @@ pub(crate) struct GroupRecord<'a> {
 impl GroupRecord<'_> {
     pub(crate) fn is_sound(&self) -> bool {
         crate::crc::crc32c(self.bytes) == self.entry.crc
+    }
+
+    /// An earlier group has it already.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.entry.kind != Kind::Message && self.entry.tag == COPY
     }
 }
 

@@ -61,7 +61,7 @@ impl OpenGroup {
         write: impl FnOnce(&mut [u8]),
     ) {
         let only_notes = self.only_notes;
-        self.push(len, (kind, queue, 0, 0), |_, dst| write(dst));
+        self.push(len, (kind, queue, 0, group::COPY), |_, dst| write(dst));
         self.only_notes = only_notes;
     }
 

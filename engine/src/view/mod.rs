@@ -5,6 +5,9 @@
 //! Applying a group again changes nothing: a record whose queue offset is known already, an older
 //! value of a fact and a state of a queue that is deleted are passed over. Checkpoints rest on this,
 //! for they are written bit by bit while the log goes on.
+//!
+//! What lives in a segment is what has its home there: the last record that says it, copies aside. Of
+//! what was logged at the end of a segment only the last copies may lie behind it, within one group.
 
 pub(crate) mod ends;
 pub(crate) mod facts;
@@ -178,7 +181,9 @@ impl Views {
                 _ if !sound => {}
                 Kind::Fact => {
                     if let Some((key, value)) = payload::parse_fact(record.bytes) {
-                        self.facts.apply(key, value, header.sequence, ordinal);
+                        let known = self.facts.state(key).filter(|_| record.is_copy());
+                        let home = known.map_or(ordinal, |known| known.home);
+                        self.facts.apply(key, value, header.sequence, home);
                     }
                 }
                 Kind::QueueState => self.apply_state(&record, ordinal),
@@ -297,7 +302,9 @@ impl Views {
         // Damage has swallowed these, or they were recycled.
         self.fill_up(number, state.next, record.position, self.covered.sequence);
         let queue = self.queues.get_mut(slot).expect("ensured above");
-        queue.state(state.key, state.incarnation, state.min, ordinal);
+        let is_copy = record.is_copy() && known == Some(state.incarnation);
+        let home = if is_copy { queue.home } else { ordinal };
+        queue.state(state.key, state.incarnation, state.min, home);
         if queue.is_live() {
             self.name(state.key, number);
         }

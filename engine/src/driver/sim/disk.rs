@@ -415,11 +415,13 @@ impl SimDisk {
         byte.map(|byte| *byte ^= 1 << (bit % 8)).is_some()
     }
 
-    /// The groups of the log in their order, from the first segment on, found without the code of
+    /// The groups of the log in their order, from its first segment on, found without the code of
     /// recovery: every header in its place, sound and chained to its predecessor.
     pub(super) fn written(&self) -> Vec<Written> {
         let mut found: Vec<Written> = Vec::new();
-        let Some(&first) = self.segments.keys().next() else { return found };
+        // What lies in front of a gap was let go, but is not used again yet.
+        let is_first = |ordinal: &&u64| ordinal.checked_sub(1).is_none_or(|n| !self.has_segment(n));
+        let Some(&first) = self.segments.keys().rev().find(is_first) else { return found };
         let mut place = Place { ordinal: first, byte: 0 };
         loop {
             let next_segment = Place { ordinal: place.ordinal + 1, byte: 0 };

@@ -480,3 +480,47 @@ fn a_store_whose_index_is_damaged_goes_on_within_its_budget() {
     assert!(!sim.report().from_checkpoint, "no checkpoint counts any more");
     assert_eq!(sim.shard().max_offset(queue), end);
 }
+
+#[test]
+fn what_was_logged_at_the_end_of_a_segment_outlives_it_in_more_than_one_group() {
+    let kept = ShardLimits { age_ms: 1000, checkpoint_ms: 2000, ..limits() };
+    for back in (1..=6).map(|kib| kib << 10) {
+        let opened = disk().open(kept, CommitBy::Durable, NOW);
+        let mut sim = opened.map_err(|(_, failure)| failure).expect("an empty device");
+        sim.shard().tick(NOW);
+        sim.run(NOW);
+        let queue = queue(&mut sim);
+        let end = (64 << 10) - back;
+        while sim.shard().committed_end().get() < end {
+            let far = sim.shard().committed_end().get() + 2048 < end;
+            let record: &[u8] = if far { &[1; 700] } else { &[1; 10] };
+            sim.shard().append(queue, &[record], NOW).expect("there is room");
+            flush(&mut sim);
+        }
+        assert_eq!(sim.shard().committed_end().get(), end);
+        sim.shard().put_fact(b"fact", Some(b"value"), NOW).expect("there is room");
+        flush(&mut sim);
+        let mut now = NOW;
+        while sim.shard().stats().segments_recycled == 0 {
+            append(&mut sim, 2);
+            flush(&mut sim);
+            now = EpochMillis::new(now.get() + 20);
+            sim.shard().tick(now);
+            sim.run(now);
+        }
+        rest(&mut sim, &mut now);
+        let device = sim.crash();
+        let holds = |group: &Group<'_>| group.records().any(|r| r.entry.kind == Kind::Fact);
+        let has_it = |group: &super::disk::Written| {
+            let file = FileId::Segment(group.place.ordinal);
+            Group::parse(device.bytes_at(file, group.place.byte)).is_some_and(|g| holds(&g))
+        };
+        let groups: Vec<_> = device.written().into_iter().filter(has_it).collect();
+        assert!(groups.len() > 1, "{back} bytes before the end: {} groups have it", groups.len());
+        for damaged in groups {
+            let is_it = |group: &Group<'_>| group.header.sequence == damaged.header.sequence;
+            let mut sim = open_damaged(device.clone(), is_it).expect("the group is there");
+            assert_eq!(sim.shard().fact(b"fact"), Some(&b"value"[..]), "{back} bytes before");
+        }
+    }
+}
