@@ -55,6 +55,8 @@ pub(crate) trait LogSource {
     fn index_len(&mut self) -> io::Result<u64>;
     /// One of the two checkpoint files, if it exists.
     fn checkpoint(&mut self, slot: u32) -> io::Result<Option<Vec<u8>>>;
+    /// Removes a checkpoint file, durably.
+    fn remove_checkpoint(&mut self, slot: u32) -> io::Result<()>;
     /// The head of the file with group buffers that the last life has left, if it counts.
     fn buffers(&mut self) -> io::Result<Option<Head>> {
         Ok(None)
@@ -152,13 +154,29 @@ pub(crate) fn recover(
         // Retention lets segments go one by one, but they leave the device in any order: what is in
         // front of a gap is left over when nothing lives in front of it.
         match recover_from(geometry, source, behind.to_vec()) {
-            Ok(recovered) if recovered.views.trimmed >= start => return Ok(recovered),
+            Ok(recovered) if recovered.views.trimmed >= start => {
+                return forget_rejected(source, recovered);
+            }
             Err(RecoveryError::Io(cause)) => return Err(cause.into()),
             Ok(_) | Err(_) => {}
         }
         tracing::error!(shard = geometry.shard(), behind = start, "segments are missing");
     }
-    recover_from(geometry, source, ordinals)
+    let recovered = recover_from(geometry, source, ordinals)?;
+    forget_rejected(source, recovered)
+}
+
+/// A checkpoint that was passed over, because something that it names is missing or damaged, must never
+/// count again: the files that it names go on growing from an older one, or anew, until they look
+/// whole to it, with other things in the places that it knows.
+fn forget_rejected(
+    source: &mut dyn LogSource,
+    recovered: Recovered,
+) -> Result<Recovered, RecoveryError> {
+    for (slot, _) in (0..).zip(recovered.saved.rejected).filter(|&(_, rejected)| rejected) {
+        source.remove_checkpoint(slot)?;
+    }
+    Ok(recovered)
 }
 
 /// As [`recover`], from these segments.
@@ -179,6 +197,7 @@ fn recover_from(
         proven: Sequence::default(),
         first_of_next: None,
         epoch: 0,
+        known: Vec::new(),
     };
     let saved = scan.use_checkpoint()?;
     if !scan.report.from_checkpoint {
@@ -207,6 +226,8 @@ struct Scan<'a> {
     first_of_next: Option<(u64, Option<Header>)>,
     /// The newest one of a header behind the end.
     epoch: u64,
+    /// Groups of the log that sound checkpoints name, and the lives that wrote them.
+    known: Vec<(Sequence, u64)>,
 }
 
 /// What stands at a place.
@@ -241,13 +262,20 @@ impl Scan<'_> {
         for (slot, checkpoint) in found {
             saved.number = saved.number.max(checkpoint.number);
             self.proven = self.proven.max(checkpoint.through.sequence);
+            let known = [checkpoint.from, checkpoint.through];
+            self.known.extend(known.map(|covered| (covered.sequence, covered.epoch)));
             let in_log =
                 self.has_group(&checkpoint.from)? && self.has_group(&checkpoint.through)?;
             if !in_log {
                 continue;
             }
             if saved.changes.is_none() {
-                let Some(views) = self.load(&checkpoint)? else { continue };
+                let Some(views) = self.load(&checkpoint)? else {
+                    if let Some(rejected) = saved.rejected.get_mut(index(u64::from(slot))) {
+                        *rejected = true;
+                    }
+                    continue;
+                };
                 self.views = views;
                 self.report.from_checkpoint = true;
                 saved.changes = Some(checkpoint.changes);
@@ -348,10 +376,7 @@ impl Scan<'_> {
         }
         let mut found = self.header_at(start)?.map(|(header, _)| (start, header));
         if found.is_none() {
-            self.each_later(start, u64::MAX, |place, header| {
-                found = Some((place, *header));
-                true
-            })?;
+            found = self.next_behind(start, Sequence::default(), 0)?;
             self.note_damage(start);
         }
         if let Some((place, header)) = found {
@@ -565,20 +590,46 @@ impl Scan<'_> {
 
     /// Goes on at the next group that can be read behind a damaged stretch.
     fn skip_from(&mut self, place: Place) -> Result<(), RecoveryError> {
-        let mut next = None;
         let Covered { sequence, epoch, .. } = self.views.covered;
-        self.each_later(place, u64::MAX, |place, header| {
-            let later = header.sequence > sequence && header.epoch >= epoch;
-            if later {
-                next = Some((place, *header));
-            }
-            later
-        })?;
-        let Some((place, header)) = next else {
+        let Some((place, header)) = self.next_behind(place, sequence, epoch)? else {
             return Err(RecoveryError::Lost { from: self.expected(), committed: self.proven });
         };
         self.start_before(place, &header);
         Ok(())
+    }
+
+    /// The next group of the log behind a place that has no group to go on from.
+    ///
+    /// Not every header there is one of the log: behind its end, a life may have left groups that were
+    /// cut off, and the next life may have gone on in the next segment. But that one has given their
+    /// sequence, or a lower one, to a group of its own: it lies further on, or a checkpoint knows it.
+    fn next_behind(
+        &mut self,
+        place: Place,
+        sequence: Sequence,
+        epoch: u64,
+    ) -> io::Result<Option<(Place, Header)>> {
+        let segment_len = self.geometry.segment_len();
+        let known = std::mem::take(&mut self.known);
+        let is_left_over = |header: &Header| {
+            known.iter().any(|&(known, life)| known <= header.sequence && header.epoch < life)
+        };
+        let mut next: Option<(Place, Header)> = None;
+        let found = self.each_later(place, u64::MAX, |at, header| {
+            let later = header.sequence > sequence && header.epoch >= epoch;
+            let Some((from, found)) = &next else {
+                next = (later && !is_left_over(header)).then_some((at, *header));
+                return false;
+            };
+            if later && header.sequence <= found.sequence && header.epoch > found.epoch {
+                next = Some((at, *header));
+                return false;
+            }
+            let distance = (at.ordinal - from.ordinal) * segment_len + at.byte;
+            distance > from.byte + LOOK_AHEAD
+        });
+        self.known = known;
+        found.map(|()| next)
     }
 
     /// Calls `stop` for every sound header behind `place`, up to `reach` bytes on, until it says

@@ -244,6 +244,11 @@ impl LogSource for ShardFiles {
         }
     }
 
+    fn remove_checkpoint(&mut self, slot: u32) -> io::Result<()> {
+        std::fs::remove_file(self.dir.join(checkpoint_name(slot)))?;
+        File::open(&self.dir)?.sync_all()
+    }
+
     fn buffers(&mut self) -> io::Result<Option<Head>> {
         Ok(self.left_head())
     }

@@ -72,6 +72,8 @@ impl Durable {
 pub(crate) struct SavedCheckpoints {
     /// By slot, those that may still be used.
     pub(crate) slots: [Option<Durable>; 2],
+    /// By slot, those that name what is missing or damaged.
+    pub(crate) rejected: [bool; 2],
     /// The highest number seen.
     pub(crate) number: u64,
     /// Where changes go on, when the views came from a checkpoint, and the newest group that it had.
@@ -628,7 +630,7 @@ impl Shard {
     }
 
     /// A block of the index is not what was written there. The log has everything that the index has,
-    /// so the next opening rebuilds the views from it.
+    /// so the next opening rebuilds the views from it. Retention goes on until then without checkpoints.
     pub(super) fn distrust_checkpoints(&mut self) {
         if std::mem::replace(&mut self.checkpoint.distrusted, true) {
             return;

@@ -111,6 +111,12 @@ impl LogSource for SimDisk {
         Ok(self.checkpoints.get(index(u64::from(slot))).cloned().flatten())
     }
 
+    fn remove_checkpoint(&mut self, slot: u32) -> io::Result<()> {
+        self.may_fail()?;
+        self.checkpoints.get_mut(index(u64::from(slot))).map(Option::take);
+        Ok(())
+    }
+
     fn buffers(&mut self) -> io::Result<Option<Head>> {
         let head = self.shared.as_deref().and_then(Head::decode);
         Ok(head.filter(|head| head.counts(&self.geometry(), self.boot, self.epoch)))

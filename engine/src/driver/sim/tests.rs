@@ -482,6 +482,34 @@ fn a_store_whose_index_is_damaged_goes_on_within_its_budget() {
 }
 
 #[test]
+fn a_checkpoint_that_was_passed_over_never_counts_again() {
+    let mut sim = open(disk(), CommitBy::Durable);
+    let mut told = Vec::new();
+    for byte in 0..3 {
+        append(&mut sim, byte);
+        flush(&mut sim);
+        sim.shard().start_checkpoint(NOW);
+        flush(&mut sim);
+        told.push(sim.disk().len(FileId::Changes(0)));
+    }
+    assert_eq!(sim.shard().stats().checkpoints, 3);
+    let mut device = sim.crash();
+    // A bit of what the newest one tells; it comes back as if that had been written anew.
+    let at = crate::units::wide(told[1] + 60);
+    assert!(told[1] < told[2] && device.flip_bit(FileId::Changes(0), at, 1));
+    let sim = open(device, CommitBy::Durable);
+    assert!(sim.report().from_checkpoint);
+    let replayed = sim.report().groups;
+    assert!(replayed > 0, "the one before it counts");
+    let mut device = sim.crash();
+    assert!(device.flip_bit(FileId::Changes(0), at, 1));
+    let mut sim = open(device, CommitBy::Durable);
+    assert!(sim.report().from_checkpoint);
+    assert_eq!(sim.report().groups, replayed);
+    assert_eq!(read(&mut sim, 2), Some(2));
+}
+
+#[test]
 fn what_was_logged_at_the_end_of_a_segment_outlives_it_in_more_than_one_group() {
     let kept = ShardLimits { age_ms: 1000, checkpoint_ms: 2000, ..limits() };
     for back in (1..=6).map(|kib| kib << 10) {
