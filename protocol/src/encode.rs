@@ -239,24 +239,38 @@ impl<'v, 'a> FrameWriter<'v, 'a> {
             Encoding::Json => finish_json(out, &head),
             Encoding::Binary => patch_len(out, ext_start),
         }
-        let header_len = out.len() - start - PREFIX_LEN;
-        let len = header_len.saturating_add(PREFIX_LEN - LEN_FIELD_LEN).saturating_add(body_len);
-        if len > FRAME_LEN_MAX || header_len > HEADER_LEN_MAX {
-            out.truncate(start);
-            return Err(FrameTooLong { len: len.saturating_add(LEN_FIELD_LEN) });
-        }
-        let lens = [
-            u32::try_from(len).unwrap_or_default(),
-            u32::try_from(header_len).unwrap_or_default()
-                | u32::from(head.encoding.type_byte()) << 24,
-        ];
-        if let Some(prefix) = out.get_mut(start..start + PREFIX_LEN) {
-            for (field, value) in prefix.chunks_exact_mut(4).zip(lens) {
-                field.copy_from_slice(&value.to_be_bytes());
-            }
-        }
-        Ok(len + LEN_FIELD_LEN)
+        finish_lens(out, start, head.encoding, body_len)
     }
+}
+
+/// Writes the lengths of the frame whose header ends the buffer; returns the bytes of the whole
+/// frame, as [`FrameWriter::finish`].
+///
+/// # Errors
+///
+/// [`FrameTooLong`]; the buffer then ends where the frame began.
+pub(crate) fn finish_lens(
+    out: &mut Vec<u8>,
+    start: usize,
+    encoding: Encoding,
+    body_len: usize,
+) -> Result<usize, FrameTooLong> {
+    let header_len = out.len() - start - PREFIX_LEN;
+    let len = header_len.saturating_add(PREFIX_LEN - LEN_FIELD_LEN).saturating_add(body_len);
+    if len > FRAME_LEN_MAX || header_len > HEADER_LEN_MAX {
+        out.truncate(start);
+        return Err(FrameTooLong { len: len.saturating_add(LEN_FIELD_LEN) });
+    }
+    let lens = [
+        u32::try_from(len).unwrap_or_default(),
+        u32::try_from(header_len).unwrap_or_default() | u32::from(encoding.type_byte()) << 24,
+    ];
+    if let Some(prefix) = out.get_mut(start..start + PREFIX_LEN) {
+        for (field, value) in prefix.chunks_exact_mut(4).zip(lens) {
+            field.copy_from_slice(&value.to_be_bytes());
+        }
+    }
+    Ok(len + LEN_FIELD_LEN)
 }
 
 /// Longest entry name of the binary form, whose length field is a signed 16-bit number.

@@ -8,19 +8,27 @@
 //! What a template gives is what [`Command::parse`] and [`SendRequest::decode`] give for the same
 //! bytes. One difference: an escape in the properties that JSON does not know stays as it is instead
 //! of making the header malformed.
+//!
+//! A producer, in turn, writes its headers after one that it has encoded as usual: what is the same
+//! is copied. It reads the answers with an [`AnswerTemplate`], which differ in their number, queue,
+//! position and ids.
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{borrow::Cow, boxed::Box, string::String, vec::Vec};
 use core::ops::Range;
 
 use crate::{
     command::{Command, Language},
-    frame::Encoding,
-    headers::SendRequest,
+    encode::{FrameTooLong, finish_lens, push_int, push_json_escaped},
+    frame::{Encoding, PREFIX_LEN},
+    headers::{SendRequest, SendResponse},
     text::Text,
 };
 
 /// Longest header that is worth a template.
 const HEADER_LEN_MAX: usize = 4096;
+
+/// Room for escapes and longer numbers. Unit: bytes.
+const SLACK_LEN: usize = 64;
 
 /// What may differ between two headers of one producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,16 +41,16 @@ enum Varying {
 
 /// A piece that is the same in every header, and what varies behind it.
 #[derive(Debug)]
-struct Piece {
+struct Piece<V> {
     same: Range<usize>,
-    then: Option<Varying>,
+    then: Option<V>,
 }
 
 /// The JSON header of a send that others are compared with.
 #[derive(Debug)]
 pub struct SendTemplate {
     header: Box<[u8]>,
-    pieces: Vec<Piece>,
+    pieces: Vec<Piece<Varying>>,
     fixed: Fixed,
 }
 
@@ -80,6 +88,19 @@ pub struct MatchedHead {
     pub flag: i32,
 }
 
+/// What a header has of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Varied<'a> {
+    /// The request's number.
+    pub opaque: i32,
+    /// The queue.
+    pub queue_id: i32,
+    /// Milliseconds since 1970 by the producer's clock.
+    pub born_timestamp_ms: i64,
+    /// The message's properties in the form of [`crate::properties`].
+    pub properties: &'a [u8],
+}
+
 impl SendTemplate {
     /// Learns from a header. `None` when it is not a send, or has something that a template cannot
     /// describe; it must be parsed every time then.
@@ -94,7 +115,7 @@ impl SendTemplate {
         }
         let template = Self {
             header: header.into(),
-            pieces: pieces(header, &command)?,
+            pieces: pieces(header, &command, Varying::Opaque, Varying::of)?,
             fixed: Fixed {
                 code: command.code,
                 language: command.language,
@@ -174,19 +195,184 @@ impl SendTemplate {
     }
 }
 
-/// Cuts a header at what varies.
-fn pieces(header: &[u8], command: &Command<'_>) -> Option<Vec<Piece>> {
+impl SendTemplate {
+    /// Whether the learned header has properties, and so those have that are written after it.
+    pub fn has_properties(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.then == Some(Varying::Properties))
+    }
+
+    /// Writes a header that looks like the learned one at the end of `out`, as a frame up to its
+    /// body. Returns the bytes of the whole frame, length field and body included.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameTooLong`], and `out` is as it was.
+    pub fn write(
+        &self,
+        varied: Varied<'_>,
+        body_len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, FrameTooLong> {
+        let start = out.len();
+        out.reserve(PREFIX_LEN + self.header.len() + varied.properties.len() + SLACK_LEN);
+        out.extend_from_slice(&[0; PREFIX_LEN]);
+        for piece in &self.pieces {
+            out.extend_from_slice(self.header.get(piece.same.clone()).unwrap_or_default());
+            match piece.then {
+                Some(Varying::Opaque) => push_int(out, varied.opaque.into()),
+                Some(Varying::QueueId) => push_int(out, varied.queue_id.into()),
+                Some(Varying::BornTimestamp) => push_int(out, varied.born_timestamp_ms),
+                Some(Varying::Properties) => push_json_escaped(out, varied.properties),
+                None => {}
+            }
+        }
+        finish_lens(out, start, Encoding::Json, body_len)
+    }
+}
+
+/// What may differ between the answers that one producer gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AnswerVarying {
+    Opaque,
+    MessageId,
+    QueueId,
+    QueueOffset,
+    TransactionId,
+    BatchId,
+}
+
+impl AnswerVarying {
+    fn of(name: &[u8]) -> Option<Self> {
+        match name {
+            b"msgId" => Some(Self::MessageId),
+            b"queueId" => Some(Self::QueueId),
+            b"queueOffset" => Some(Self::QueueOffset),
+            b"transactionId" => Some(Self::TransactionId),
+            b"batchUniqId" => Some(Self::BatchId),
+            _ => None,
+        }
+    }
+}
+
+/// The JSON header of an answer to a send that others are compared with.
+#[derive(Debug)]
+pub struct AnswerTemplate {
+    header: Box<[u8]>,
+    pieces: Vec<Piece<AnswerVarying>>,
+    code: i32,
+    recall_handle: Option<String>,
+    region: Option<String>,
+    trace_on: Option<bool>,
+}
+
+/// An answer that matched a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatchedAnswer<'a> {
+    /// Response code.
+    pub code: i32,
+    /// The number of the request that it answers.
+    pub opaque: i32,
+    /// Where the message was stored.
+    pub response: SendResponse<'a>,
+}
+
+impl AnswerTemplate {
+    /// Learns from a header. `None` when it does not say where a message was stored, or has
+    /// something that a template cannot describe; it must be parsed every time then.
+    pub fn learn(header: &[u8]) -> Option<Self> {
+        if header.len() > HEADER_LEN_MAX {
+            return None;
+        }
+        let command = Command::parse(Encoding::Json, header).ok()?;
+        let response = SendResponse::decode(&command).ok()?;
+        if !command.is_response() || command.remark.is_some() {
+            return None;
+        }
+        let template = Self {
+            header: header.into(),
+            pieces: pieces(header, &command, AnswerVarying::Opaque, AnswerVarying::of)?,
+            code: command.code,
+            recall_handle: response.recall_handle.clone().map(Cow::into_owned),
+            region: response.region.clone().map(Cow::into_owned),
+            trace_on: response.trace_on,
+        };
+        let want = MatchedAnswer { code: command.code, opaque: command.opaque, response };
+        let same = template.read(header).is_some_and(|read| read == want);
+        same.then_some(template)
+    }
+
+    /// Reads a header that looks like the learned one; `None` for any other.
+    #[inline]
+    pub fn read<'a>(&'a self, header: &'a [u8]) -> Option<MatchedAnswer<'a>> {
+        let mut response = SendResponse {
+            msg_id: Cow::Borrowed(""),
+            queue_id: 0,
+            queue_offset: 0,
+            transaction_id: None,
+            batch_uniq_id: None,
+            recall_handle: self.recall_handle.as_deref().map(Cow::Borrowed),
+            region: self.region.as_deref().map(Cow::Borrowed),
+            trace_on: self.trace_on,
+        };
+        let mut opaque = 0;
+        let mut rest = header;
+        for piece in &self.pieces {
+            rest = rest.strip_prefix(self.header.get(piece.same.clone())?)?;
+            match piece.then {
+                None => {}
+                Some(varying @ (AnswerVarying::Opaque | AnswerVarying::QueueId)) => {
+                    let number;
+                    (number, rest) = take_number(rest)?;
+                    let number = i32::try_from(number).ok()?;
+                    match varying {
+                        AnswerVarying::Opaque => opaque = number,
+                        _ => response.queue_id = number,
+                    }
+                }
+                Some(AnswerVarying::QueueOffset) => {
+                    (response.queue_offset, rest) = take_number(rest)?;
+                }
+                Some(varying) => {
+                    let text;
+                    (text, rest) = take_text(rest)?;
+                    let text = Cow::Borrowed(core::str::from_utf8(text.as_plain()?).ok()?);
+                    match varying {
+                        AnswerVarying::MessageId => response.msg_id = text,
+                        AnswerVarying::TransactionId => response.transaction_id = Some(text),
+                        _ => response.batch_uniq_id = Some(text),
+                    }
+                }
+            }
+        }
+        rest.is_empty().then_some(MatchedAnswer { code: self.code, opaque, response })
+    }
+}
+
+impl Varying {
+    fn of(name: &[u8]) -> Option<Self> {
+        match name {
+            b"e" | b"queueId" => Some(Self::QueueId),
+            b"g" | b"bornTimestamp" => Some(Self::BornTimestamp),
+            b"i" | b"properties" => Some(Self::Properties),
+            _ => None,
+        }
+    }
+}
+
+/// Cuts a header at what varies: the number, and the entries that `varying` knows by name.
+fn pieces<V>(
+    header: &[u8],
+    command: &Command<'_>,
+    opaque: V,
+    varying: impl Fn(&[u8]) -> Option<V>,
+) -> Option<Vec<Piece<V>>> {
     let mut cuts = Vec::new();
     for (name, value) in command.ext.entries() {
-        let varying = match name.as_plain()? {
-            b"e" | b"queueId" => Varying::QueueId,
-            b"g" | b"bornTimestamp" => Varying::BornTimestamp,
-            b"i" | b"properties" => Varying::Properties,
-            _ => continue,
-        };
-        cuts.push((place_in(header, value.raw())?, varying));
+        if let Some(varying) = varying(name.as_plain()?) {
+            cuts.push((place_in(header, value.raw())?, varying));
+        }
     }
-    cuts.push((place_of_opaque(header)?, Varying::Opaque));
+    cuts.push((place_of_opaque(header)?, opaque));
     cuts.sort_unstable_by_key(|(place, _)| place.start);
     let mut pieces = Vec::with_capacity(cuts.len() + 1);
     let mut from = 0;
@@ -250,7 +436,11 @@ fn take_text(bytes: &[u8]) -> Option<(Text<'_>, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{format, string::ToString};
+    use crate::{
+        encode::{Head, begin_frame},
+        frame::FRAME_LEN_MAX,
+    };
+    use std::{format, string::ToString, vec};
 
     fn header(queue: i64, born: i64, properties: &str, opaque: i64) -> String {
         format!(
@@ -282,6 +472,48 @@ mod tests {
         check(&template, &header(0, 1, "", 0), true);
         check(&template, &header(2_147_483_647, 9, "plain", 2_147_483_647), true);
         check(&template, &header(3, 1_700_000_000_001, r"K\u0001\u8ba2\u5355\u0002", 99), true);
+    }
+
+    #[test]
+    fn headers_are_written_as_they_are_encoded() {
+        let request = |queue_id, born_timestamp_ms, properties: &'static [u8]| SendRequest {
+            producer_group: "PG".into(),
+            topic: "TopicA".into(),
+            default_topic: "TBW102".into(),
+            default_topic_queue_nums: 4,
+            queue_id,
+            sys_flag: 0,
+            born_timestamp_ms,
+            flag: -7,
+            properties: Some(Text::plain(properties)),
+            reconsume_times: 0,
+            unit_mode: false,
+            max_reconsume_times: None,
+            batch: false,
+            broker_name: Some("broker-a".into()),
+        };
+        let encode = |request: &SendRequest<'_>, opaque, body_len| {
+            let mut out = vec![7];
+            let mut writer = begin_frame(&mut out, Head::request(Encoding::Json, opaque, 310, 0));
+            request.encode(310, &mut writer);
+            let len = writer.finish(body_len);
+            (len, out)
+        };
+        let (_, first) = encode(&request(1, 1_700_000_000_000, b"A\x01b"), 5, 10);
+        let template = SendTemplate::learn(&first[1 + PREFIX_LEN..]).unwrap();
+        assert!(template.has_properties());
+        for (opaque, queue_id, born_timestamp_ms, properties, body_len) in [
+            (5, 1, 1_700_000_000_000, &b"A\x01b"[..], 10),
+            (i32::MAX, -1, -1, b"", 0),
+            (1, 1000, i64::MAX, b"\"quoted\"\\\x01\x02\n\xe8\xae\xa2", 4 * 1024 * 1024),
+            (1, 0, 0, b"x", FRAME_LEN_MAX),
+        ] {
+            let want = encode(&request(queue_id, born_timestamp_ms, properties), opaque, body_len);
+            let (varied, mut out) =
+                (Varied { opaque, queue_id, born_timestamp_ms, properties }, vec![7]);
+            let len = template.write(varied, body_len, &mut out);
+            assert_eq!((len, out), want);
+        }
     }
 
     #[test]
@@ -339,6 +571,76 @@ mod tests {
             "{}".to_string(),
         ] {
             assert!(SendTemplate::learn(odd.as_bytes()).is_none(), "{odd}");
+        }
+    }
+
+    fn answer(id: &str, queue: i64, offset: i64, opaque: i64) -> String {
+        format!(
+            "{{\"code\":0,\"extFields\":{{\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\",\
+             \"msgId\":\"{id}\",\"queueId\":\"{queue}\",\"queueOffset\":\"{offset}\",\
+             \"transactionId\":\"{id}-t\"}},\"flag\":1,\"language\":\"JAVA\",\"opaque\":{opaque},\
+             \"serializeTypeCurrentRPC\":\"JSON\",\"version\":409}}"
+        )
+    }
+
+    /// An answer reads the same through the template, or not at all.
+    #[track_caller]
+    fn check_answer(template: &AnswerTemplate, header: &[u8], fits: Option<bool>) {
+        let read = template.read(header);
+        assert!(fits.is_none_or(|fits| fits == read.is_some()), "{}", header.escape_ascii());
+        let Some(read) = read else { return };
+        let command = Command::parse(Encoding::Json, header).unwrap();
+        let response = SendResponse::decode(&command).unwrap();
+        let want = MatchedAnswer { code: command.code, opaque: command.opaque, response };
+        assert_eq!(read, want, "{}", header.escape_ascii());
+    }
+
+    #[test]
+    fn answers_that_differ_where_they_may_are_read() {
+        let first = answer("0A", 1, 7, 5);
+        let template = AnswerTemplate::learn(first.as_bytes()).unwrap();
+        check_answer(&template, first.as_bytes(), Some(true));
+        check_answer(&template, answer("", 0, 0, 0).as_bytes(), Some(true));
+        let long = answer(&"AB,".repeat(300), i32::MAX.into(), 1 << 40, i32::MAX.into());
+        check_answer(&template, long.as_bytes(), Some(true));
+        for other in [
+            answer("0A", 1, 7, 1 << 31),
+            answer("0A", 1 << 31, 7, 5),
+            answer("0A", -1, 7, 5),
+            answer(r"a\u0041", 1, 7, 5),
+            answer(r#"a\"b"#, 1, 7, 5),
+            first.replace("\"code\":0", "\"code\":10"),
+            first.replace("\"TRACE_ON\":\"true\"", "\"TRACE_ON\":\"false\""),
+            first.replace(",\"version\":409}", ""),
+            first.clone() + " ",
+        ] {
+            check_answer(&template, other.as_bytes(), Some(false));
+        }
+    }
+
+    #[test]
+    fn a_cut_or_changed_answer_is_never_read_as_something_else() {
+        let first = answer("0A", 1, 7, 5);
+        let template = AnswerTemplate::learn(first.as_bytes()).unwrap();
+        for at in 0..first.len() {
+            assert!(template.read(&first.as_bytes()[..at]).is_none(), "cut at {at}");
+            for change in [b'"', b'\\', b'0', b'9', b'x'] {
+                let mut changed = first.clone().into_bytes();
+                changed[at] = change;
+                check_answer(&template, &changed, None);
+            }
+        }
+    }
+
+    #[test]
+    fn only_answers_to_sends_can_be_learned() {
+        let first = answer("0A", 1, 7, 5);
+        for other in [
+            first.replace("\"flag\":1", "\"flag\":0"),
+            first.replace("\"msgId\"", "\"other\""),
+            first.replace(",\"language\"", ",\"remark\":\"x\",\"language\""),
+        ] {
+            assert!(AnswerTemplate::learn(other.as_bytes()).is_none(), "{other}");
         }
     }
 }
