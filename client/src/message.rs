@@ -98,7 +98,7 @@ enum Delay {
 }
 
 /// What the header of a message in a retry topic says.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reconsume {
     pub(crate) times: i32,
     pub(crate) times_max: Option<i32>,

@@ -18,6 +18,7 @@ use self::{
     deliver::Target,
     fault::Faults,
     gate::Gate,
+    heads::Heads,
     outbound::{Form, Outbound},
     reply::Greeted,
 };
@@ -30,6 +31,7 @@ mod builder;
 mod deliver;
 mod fault;
 mod gate;
+mod heads;
 mod outbound;
 mod outcome;
 mod reply;
@@ -75,6 +77,7 @@ struct Inner {
     gate: Arc<Gate>,
     faults: Faults,
     greeted: Greeted,
+    heads: Heads,
     batcher: Option<Batcher>,
     tracer: Option<Arc<Tracer>>,
     figures: Sends,

@@ -36,8 +36,8 @@ impl MessageQueue {
         Self { topic, broker_name: Arc::clone(&self.broker_name), queue_id: self.queue_id }
     }
 
-    pub(crate) fn shared_broker_name(&self) -> Arc<str> {
-        Arc::clone(&self.broker_name)
+    pub(crate) const fn shared_broker_name(&self) -> &Arc<str> {
+        &self.broker_name
     }
 
     /// The topic.

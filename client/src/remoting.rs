@@ -23,7 +23,7 @@ use foldhash::fast::FixedState;
 use ringmq_protocol::{
     codes::{VERSION_4_9_8, request, response},
     command::{Command, FLAG_ONEWAY, HeaderError, Language},
-    encode::{FrameWriter, Head, begin_frame},
+    encode::{FrameTooLong, FrameWriter, Head, begin_frame},
     frame::{Encoding, FRAME_LEN_MAX, PREFIX_LEN},
 };
 use tokio::{
@@ -32,7 +32,7 @@ use tokio::{
 };
 
 use self::{
-    link::{Ended, Link, Outcome},
+    link::{Link, Outcome, Untaken},
     peer::Peer,
     stream::Stream,
 };
@@ -65,6 +65,13 @@ pub(crate) struct Request {
     /// The frame up to its body.
     head: Vec<u8>,
     body: Bytes,
+}
+
+impl Request {
+    /// The encoded header.
+    pub(crate) fn header(&self) -> &[u8] {
+        self.head.get(PREFIX_LEN..).unwrap_or_default()
+    }
 }
 
 /// The answer to a request, whatever its code.
@@ -137,6 +144,34 @@ impl Remoting {
         self.encode(code, 0, None, ext, body)
     }
 
+    /// A request whose head is written by `write`, with its number and the length of its body. Only
+    /// for requests that are not signed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remoting::request`].
+    pub(crate) fn written_request(
+        &self,
+        code: i32,
+        body: Bytes,
+        write: impl FnOnce(i32, usize, &mut Vec<u8>) -> Result<usize, FrameTooLong>,
+    ) -> Result<Request, Error> {
+        let opaque = self.next_opaque();
+        let mut head = Vec::new();
+        write(opaque, body.len(), &mut head).map_err(too_long)?;
+        Ok(Request { code, opaque, head, body })
+    }
+
+    /// Whether requests are signed.
+    pub(crate) const fn is_signing(&self) -> bool {
+        self.security.credentials.is_some()
+    }
+
+    fn next_opaque(&self) -> i32 {
+        // Zero and negative numbers are left out: some peers take 0 for absent.
+        (self.opaque.fetch_add(1, Ordering::Relaxed) & 0x3fff_ffff) + 1
+    }
+
     /// Encodes a request that gets no answer.
     ///
     /// # Errors
@@ -174,8 +209,7 @@ impl Remoting {
         ext: impl FnOnce(&mut FrameWriter<'_, '_>),
         body: Bytes,
     ) -> Result<Request, Error> {
-        // Zero and negative numbers are left out: some peers take 0 for absent.
-        let opaque = (self.opaque.fetch_add(1, Ordering::Relaxed) & 0x3fff_ffff) + 1;
+        let opaque = self.next_opaque();
         let mut head = Vec::with_capacity(512);
         let fields = Head {
             encoding: Encoding::Json,
@@ -205,7 +239,7 @@ impl Remoting {
                 })
             }
         };
-        finished.map_err(|error| Invalid::TooLong { len: error.len, max: FRAME_LEN_MAX })?;
+        finished.map_err(too_long)?;
         Ok(Request { code, opaque, head, body })
     }
 
@@ -222,18 +256,18 @@ impl Remoting {
     ) -> Result<Answer, Error> {
         let mut was_sent_away = false;
         for _ in 0..CONNECTIONS_MAX {
-            let (link, peer) = self.link(addr, deadline, request.code).await?;
+            let link = self.link(addr, deadline, request.code).await?;
             let Request { code, opaque, head, body } = &request;
-            let sent = timeout_at(deadline, link.call(*opaque, head, body, deadline)).await;
-            let waiting = match sent.map_err(|_| timed_out(addr, *code))? {
+            let waiting = match link.call(*opaque, head, body, deadline).await {
                 Ok(waiting) => waiting,
                 // The connection ended before it took the request: another one may.
-                Err(Ended) => continue,
+                Err(Untaken::Ended) => continue,
+                Err(Untaken::Late) => return Err(timed_out(addr, *code)),
             };
             let answer = answered(addr, *code, waiting.await)?;
             if answer.code == response::GO_AWAY && !was_sent_away {
                 was_sent_away = true;
-                peer.retire(&link);
+                self.retire(addr, &link);
                 continue;
             }
             return Ok(answer);
@@ -254,19 +288,19 @@ impl Remoting {
     ) -> Result<Stored, Error> {
         let mut was_sent_away = false;
         for _ in 0..CONNECTIONS_MAX {
-            let (link, peer) = self.link(addr, deadline, request.code).await?;
+            let link = self.link(addr, deadline, request.code).await?;
             let Request { code, opaque, head, body } = request;
-            let sent = timeout_at(deadline, link.send(*opaque, head, body, deadline)).await;
-            let waiting = match sent.map_err(|_| timed_out(addr, *code))? {
+            let waiting = match link.send(*opaque, head, body, deadline).await {
                 Ok(waiting) => waiting,
-                Err(Ended) => continue,
+                Err(Untaken::Ended) => continue,
+                Err(Untaken::Late) => return Err(timed_out(addr, *code)),
             };
             let stored = answered(addr, *code, waiting.await)?;
             let is_sent_away =
                 matches!(&stored, Err(error) if error.code() == Some(response::GO_AWAY));
             if is_sent_away && !was_sent_away {
                 was_sent_away = true;
-                peer.retire(&link);
+                self.retire(addr, &link);
                 continue;
             }
             return stored;
@@ -304,10 +338,11 @@ impl Remoting {
         deadline: Instant,
     ) -> Result<(), Error> {
         for _ in 0..CONNECTIONS_MAX {
-            let (link, _) = self.link(addr, deadline, request.code).await?;
-            let sent = timeout_at(deadline, link.oneway(&request.head, &request.body)).await;
-            if sent.map_err(|_| timed_out(addr, request.code))?.is_ok() {
-                return Ok(());
+            let link = self.link(addr, deadline, request.code).await?;
+            match link.oneway(&request.head, &request.body, deadline).await {
+                Ok(()) => return Ok(()),
+                Err(Untaken::Ended) => {}
+                Err(Untaken::Late) => return Err(timed_out(addr, request.code)),
             }
         }
         Err(Error::Disconnected { addr: addr.into() })
@@ -330,23 +365,28 @@ impl Remoting {
     }
 
     /// The connection to an address, a new one if need be.
-    async fn link(
-        &self,
-        addr: &str,
-        deadline: Instant,
-        code: i32,
-    ) -> Result<(Arc<Link>, Arc<Peer>), Error> {
+    async fn link(&self, addr: &str, deadline: Instant, code: i32) -> Result<Arc<Link>, Error> {
         let peer = {
             let mut peers = lock(&self.peers);
             match peers.get(addr) {
-                Some(peer) => Arc::clone(peer),
+                Some(peer) => match peer.current() {
+                    Some(link) => return Ok(link),
+                    None => Arc::clone(peer),
+                },
                 None => Arc::clone(peers.entry(addr.into()).or_default()),
             }
         };
         let link = timeout_at(deadline, peer.link(self.connect(addr))).await;
         match link.map_err(|_| timed_out(addr, code))? {
-            Ok(link) => Ok((link, peer)),
+            Ok(link) => Ok(link),
             Err(source) => Err(Error::Connect { addr: addr.into(), source }),
+        }
+    }
+
+    /// Gives a connection up for calls to come.
+    fn retire(&self, addr: &str, link: &Arc<Link>) {
+        if let Some(peer) = lock(&self.peers).get(addr) {
+            peer.retire(link);
         }
     }
 
@@ -388,6 +428,10 @@ fn answered<T>(addr: &str, code: i32, outcome: Option<Outcome<T>>) -> Result<T, 
         Some(Outcome::Late) => Err(timed_out(addr, code)),
         None => Err(Error::Disconnected { addr: addr.into() }),
     }
+}
+
+fn too_long(error: FrameTooLong) -> Error {
+    Invalid::TooLong { len: error.len, max: FRAME_LEN_MAX }.into()
 }
 
 fn timed_out(addr: &str, code: i32) -> Error {

@@ -13,6 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use ringmq_protocol::{
     body::{self, TopicRouteData},
     codes::{request, response},
@@ -46,7 +47,7 @@ const PROVISIONAL_AGE_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Routes {
     pub(super) servers: NameServers,
-    known: Mutex<HashMap<String, Arc<Route>>>,
+    known: Mutex<HashMap<String, Arc<Route>, FixedState>>,
     /// Held while asking, so that one question serves all who need the same route.
     asking: tokio::sync::Mutex<()>,
     /// Counts changes of any route.

@@ -9,6 +9,7 @@ use super::{
     batching::{Batcher, Batching},
     fault::{Faults, LatencyRule},
     gate::Gate,
+    heads::Heads,
     outbound::Form,
     reply::Greeted,
 };
@@ -315,6 +316,7 @@ impl ProducerBuilder {
             gate: Arc::new(Gate::new(self.in_flight_max, self.in_flight_len_max)),
             faults: Faults::new(self.latency_rule, self.latency_faults),
             greeted: Greeted::default(),
+            heads: Heads::default(),
             batcher: self.batching.map(Batcher::new),
             tracer,
             figures,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ringmq_protocol::headers::DEFAULT_REGION;
+use ringmq_protocol::{headers::DEFAULT_REGION, template::Varied};
 use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
 
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     Error, Invalid, Message, MessageQueue, QueueOffset,
     error::is_retried_send,
-    remoting::Stored,
+    remoting::{Request, Stored},
     route::Route,
     select,
     trace::{self, Tracer},
@@ -219,7 +219,7 @@ impl Inner {
             Err(error) if error.retry_can_help() => Event::Unreachable,
             Err(_) => return result,
         };
-        self.faults.note(&queue.shared_broker_name(), event, now);
+        self.faults.note(queue.shared_broker_name(), event, now);
         result
     }
 
@@ -232,9 +232,7 @@ impl Inner {
     ) -> Result<Stored, Error> {
         let addr = route.master(queue.broker_name()).ok_or_else(|| no_broker(queue))?;
         let remoting = &self.client.shared.remoting;
-        let header = outbound.header(&self.group, queue);
-        let (code, body) = (outbound.code, outbound.body.clone());
-        let request = remoting.request(code, |ext| header.encode(code, ext), body)?;
+        let request = self.request(outbound, queue)?;
         let deadline = match self.attempt_timeout {
             Some(timeout) => deadline.min(Instant::now() + timeout),
             None => deadline,
@@ -246,6 +244,30 @@ impl Inner {
         let result = remoting.send(addr, &request, deadline).await;
         self.note(tracer, traced, outbound, addr, &result, started.elapsed());
         result
+    }
+
+    /// The request that sends a message to a queue.
+    fn request(&self, outbound: &Outbound, queue: &MessageQueue) -> Result<Request, Error> {
+        let remoting = &self.client.shared.remoting;
+        let (code, body) = (outbound.code, outbound.body.clone());
+        let is_usual = outbound.is_usual() && !remoting.is_signing();
+        if is_usual && let Some(kind) = self.heads.find(outbound, queue) {
+            return remoting.written_request(code, body, |opaque, body_len, head| {
+                let varied = Varied {
+                    opaque,
+                    queue_id: queue.queue_id(),
+                    born_timestamp_ms: outbound.born_ms,
+                    properties: outbound.properties(),
+                };
+                kind.template.write(varied, body_len, head)
+            });
+        }
+        let header = outbound.header(&self.group, queue);
+        let request = remoting.request(code, |ext| header.encode(code, ext), body)?;
+        if is_usual {
+            self.heads.learn(outbound, queue, request.header());
+        }
+        Ok(request)
     }
 
     /// Leaves a trace of an attempt, unless the broker wants none.

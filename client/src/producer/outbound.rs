@@ -171,6 +171,20 @@ impl Outbound {
         self.sys_flag & sys_flag::COMPRESSED != 0
     }
 
+    /// What its header says about the message itself.
+    pub(super) const fn flags(&self) -> (i32, i32) {
+        (self.flag, self.sys_flag)
+    }
+
+    pub(super) fn properties(&self) -> &[u8] {
+        &self.properties
+    }
+
+    /// Whether its header is like those of most other sends.
+    pub(super) fn is_usual(&self) -> bool {
+        self.code == request::SEND_MESSAGE_V2 && self.reconsume == Reconsume::default()
+    }
+
     /// The header that sends it to this queue.
     pub(super) fn header<'a>(&'a self, group: &'a str, queue: &'a MessageQueue) -> SendRequest<'a> {
         SendRequest {

@@ -2,7 +2,10 @@
 //!
 //! A request is copied behind those that wait to be written, and one task writes all that waits at
 //! once, after everybody who is ready to send has had a turn. A request that is alone on its
-//! connection, or long, is written where it is made instead: nothing would join it.
+//! connection, or long, is written where it is made instead: nothing would join it. So is all that
+//! waits once it is some tens of KiB: the peer works on it while others make their requests. The first
+//! request after many answers is not alone, for those who got them are about to send, too: a broker
+//! would flush it by itself, and the others with the next flush.
 //!
 //! Answers to sends, which are short and many, are read where they lie in the receive buffer; the
 //! others are handed over as slices of it.
@@ -18,8 +21,8 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -31,7 +34,7 @@ use ringmq_protocol::frame::FRAME_LEN_MAX;
 use tokio::{
     net::tcp::OwnedWriteHalf,
     sync::{Notify, oneshot},
-    time::Instant,
+    time::{Instant, timeout_at},
 };
 
 use super::{Answer, Stored, pump, queue::Queue, serve::Desk, stream::Stream};
@@ -68,6 +71,10 @@ pub(super) struct State {
     pub(super) close: Notify,
     /// Reads that brought something.
     received: AtomicU64,
+    /// Answers that the last read brought.
+    burst: AtomicUsize,
+    /// Whether [`Phase::Ended`] is reached.
+    is_ended: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -82,8 +89,21 @@ struct Core {
     queue: Queue,
     /// Whether the writing task has work, or knows that it has.
     is_writing: bool,
+    away: Away,
+    /// Memory of frames that were written, for those to come.
+    spare: Queue,
     /// When the time of calls is looked at next.
     sweep_at: Option<Instant>,
+}
+
+/// Who has frames that left the queue and are not all written yet: others wait behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Away {
+    Nobody,
+    /// The writing task.
+    Task,
+    /// Someone who made a request.
+    Caller,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +112,13 @@ enum Phase {
     /// Nobody has the connection any more: what is queued is written, then it closes.
     Finishing,
     Ended,
+}
+
+impl Core {
+    /// Whether so much waits that it is worth a write of its own, and nothing is before it.
+    const fn may_write_early(&self) -> bool {
+        matches!(self.away, Away::Nobody) && self.direct.is_some() && self.queue.is_due()
+    }
 }
 
 #[derive(Debug)]
@@ -119,14 +146,20 @@ pub(super) enum Outcome<T> {
 }
 
 /// Why a request was not taken.
-enum Untaken {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Untaken {
+    /// The connection has ended.
+    Ended,
+    /// There was no room for it within its time.
+    Late,
+}
+
+/// Whether a request was taken.
+enum Taking {
+    Done,
     Full,
     Ended,
 }
-
-/// The connection has ended and took nothing.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ended;
 
 /// What there is to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +179,7 @@ impl Link {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        lock(&self.state.core).phase == Phase::Ended
+        self.state.is_ended.load(Ordering::Acquire)
     }
 
     /// Ends the connection at once.
@@ -172,14 +205,14 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`Ended`], and the request was not taken.
+    /// [`Untaken`].
     pub(super) async fn call(
         &self,
         opaque: i32,
         head: &[u8],
         body: &Bytes,
         deadline: Instant,
-    ) -> Result<Waiting<Answer>, Ended> {
+    ) -> Result<Waiting<Answer>, Untaken> {
         let (sender, receiver) = oneshot::channel();
         self.register(opaque, head, body, Caller::Any(sender), deadline).await?;
         Ok(self.waiting(opaque, receiver))
@@ -189,14 +222,14 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`Ended`], and the request was not taken.
+    /// [`Untaken`].
     pub(super) async fn send(
         &self,
         opaque: i32,
         head: &[u8],
         body: &Bytes,
         deadline: Instant,
-    ) -> Result<Waiting<Result<Stored, Error>>, Ended> {
+    ) -> Result<Waiting<Result<Stored, Error>>, Untaken> {
         let (sender, receiver) = oneshot::channel();
         self.register(opaque, head, body, Caller::Sent(sender), deadline).await?;
         Ok(self.waiting(opaque, receiver))
@@ -206,9 +239,14 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`Ended`], and the request was not taken.
-    pub(super) async fn oneway(&self, head: &[u8], body: &Bytes) -> Result<(), Ended> {
-        self.queued(head, body, &mut None).await
+    /// [`Untaken`].
+    pub(super) async fn oneway(
+        &self,
+        head: &[u8],
+        body: &Bytes,
+        deadline: Instant,
+    ) -> Result<(), Untaken> {
+        self.queued(head, body, &mut None, deadline).await
     }
 
     async fn register(
@@ -218,11 +256,11 @@ impl Link {
         body: &Bytes,
         caller: Caller,
         deadline: Instant,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), Untaken> {
         let started = Instant::now();
         let received = self.state.received.load(Ordering::Relaxed);
         let call = Call { caller, started, deadline, received };
-        self.queued(head, body, &mut Some((opaque, call))).await
+        self.queued(head, body, &mut Some((opaque, call)), deadline).await
     }
 
     async fn queued(
@@ -230,19 +268,20 @@ impl Link {
         head: &[u8],
         body: &Bytes,
         call: &mut Option<(i32, Call)>,
-    ) -> Result<(), Ended> {
+        deadline: Instant,
+    ) -> Result<(), Untaken> {
         loop {
             match self.state.queue(head, body, call) {
-                Ok(()) => return Ok(()),
-                Err(Untaken::Ended) => return Err(Ended),
-                Err(Untaken::Full) => {}
+                Taking::Done => return Ok(()),
+                Taking::Ended => return Err(Untaken::Ended),
+                Taking::Full => {}
             }
             let room = self.state.room.notified();
             // Room that was made before this moment has told nobody.
             match self.state.queue(head, body, call) {
-                Ok(()) => return Ok(()),
-                Err(Untaken::Ended) => return Err(Ended),
-                Err(Untaken::Full) => room.await,
+                Taking::Done => return Ok(()),
+                Taking::Ended => return Err(Untaken::Ended),
+                Taking::Full => timeout_at(deadline, room).await.map_err(|_| Untaken::Late)?,
             }
         }
     }
@@ -299,6 +338,8 @@ impl State {
             calls: HashMap::default(),
             queue: Queue::default(),
             is_writing: false,
+            away: Away::Nobody,
+            spare: Queue::default(),
             sweep_at: None,
         };
         Self {
@@ -308,25 +349,22 @@ impl State {
             hurry: Notify::new(),
             close: Notify::new(),
             received: AtomicU64::new(0),
+            burst: AtomicUsize::new(0),
+            is_ended: AtomicBool::new(false),
         }
     }
 
     /// Takes a request to be written, and the call that waits for its answer.
-    fn queue(
-        &self,
-        head: &[u8],
-        body: &Bytes,
-        call: &mut Option<(i32, Call)>,
-    ) -> Result<(), Untaken> {
+    fn queue(&self, head: &[u8], body: &Bytes, call: &mut Option<(i32, Call)>) -> Taking {
         let mut core = lock(&self.core);
         if core.phase != Phase::Open {
-            return Err(Untaken::Ended);
+            return Taking::Ended;
         }
         let is_full = !core.queue.is_empty()
             && QUEUED_LEN_MAX < core.queue.len() + head.len() + body.len()
             || CALLS_MAX <= core.calls.len();
         if is_full {
-            return Err(Untaken::Full);
+            return Taking::Full;
         }
         let (mut is_hurry, mut is_alone) = (false, false);
         if let Some((opaque, call)) = call.take() {
@@ -336,7 +374,8 @@ impl State {
             }
             core.calls.insert(opaque, call);
             // Nothing would be written together with a body that is not copied.
-            is_alone = !core.is_writing && (core.calls.len() == 1 || Queue::is_long(body));
+            let is_single = core.calls.len() == 1 && self.burst.load(Ordering::Relaxed) <= 1;
+            is_alone = !core.is_writing && (is_single || Queue::is_long(body));
         }
         let written = match &core.direct {
             Some(direct) if is_alone => Queue::try_write(direct, head, body),
@@ -344,14 +383,17 @@ impl State {
         };
         if written < head.len() + body.len() {
             core.queue.push(head, body, written);
-            self.wake_writer(core);
+            match core.may_write_early() {
+                true => self.write_early(core),
+                false => self.wake_writer(core),
+            }
         } else {
             drop(core);
         }
         if is_hurry {
             self.hurry.notify_one();
         }
-        Ok(())
+        Taking::Done
     }
 
     /// Queues the answer to a request of the peer. One that asks faster than it reads goes without.
@@ -363,7 +405,29 @@ impl State {
         }
     }
 
-    fn wake_writer(&self, mut core: std::sync::MutexGuard<'_, Core>) {
+    /// Writes what waits as far as the socket takes it now. What went wrong shows when the writing
+    /// task writes the rest.
+    fn write_early(&self, mut core: MutexGuard<'_, Core>) {
+        let Some(direct) = core.direct.clone() else { return self.wake_writer(core) };
+        core.away = Away::Caller;
+        core.is_writing = true;
+        let spare = std::mem::take(&mut core.spare);
+        let mut queue = std::mem::replace(&mut core.queue, spare);
+        drop(core);
+        queue.write_some(&direct);
+        let mut core = lock(&self.core);
+        core.away = Away::Nobody;
+        if core.phase != Phase::Ended {
+            std::mem::swap(&mut core.queue, &mut queue);
+            core.queue.append(&mut queue);
+            core.spare = queue;
+        }
+        drop(core);
+        // It may have looked in the meantime, and found that it was not its turn.
+        self.write.notify_one();
+    }
+
+    fn wake_writer(&self, mut core: MutexGuard<'_, Core>) {
         let is_awake = std::mem::replace(&mut core.is_writing, true);
         drop(core);
         if !is_awake {
@@ -374,6 +438,10 @@ impl State {
     /// Takes all that waits to be written into an empty queue.
     pub(super) fn take(&self, queue: &mut Queue) -> Taken {
         let mut core = lock(&self.core);
+        if core.away == Away::Caller {
+            // Whoever it is tells when they are back.
+            return Taken::Nothing;
+        }
         let taken = match (core.queue.is_empty(), core.phase) {
             (false, _) => Taken::Frames,
             (true, Phase::Open) => Taken::Nothing,
@@ -381,6 +449,7 @@ impl State {
         };
         std::mem::swap(&mut core.queue, queue);
         core.is_writing = taken == Taken::Frames;
+        core.away = if core.is_writing { Away::Task } else { Away::Nobody };
         drop(core);
         self.room.notify_waiters();
         taken
@@ -389,6 +458,11 @@ impl State {
     /// Notes that something came in.
     pub(super) fn received(&self) {
         self.received.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes how many answers came in together.
+    pub(super) fn answered(&self, count: usize) {
+        self.burst.store(count, Ordering::Relaxed);
     }
 
     /// Takes the one who waits for an answer off the list.
@@ -432,6 +506,7 @@ impl State {
     pub(super) fn end(&self) {
         let mut core = lock(&self.core);
         core.phase = Phase::Ended;
+        self.is_ended.store(true, Ordering::Release);
         core.queue = Queue::default();
         core.direct = None;
         let calls = std::mem::take(&mut core.calls);

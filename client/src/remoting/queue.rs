@@ -11,6 +11,10 @@ use tokio::{
 /// Bodies up to this length are copied behind their headers, so that one write sends many frames.
 const COPIED_LEN_MAX: usize = 16 * 1024;
 
+/// How much is worth a write of its own while others still make their requests: for messages of
+/// 1 KiB the kernel's work for a call is small then beside that for the bytes. Unit: bytes.
+const EARLY_LEN: usize = 32 * 1024;
+
 /// Most pieces of one write; the kernel takes 1,024.
 const PIECES_MAX: usize = 64;
 
@@ -63,6 +67,26 @@ impl Queue {
             false => socket.try_write_vectored(&pieces),
         }
         .unwrap_or(0)
+    }
+
+    /// Whether what waits is worth a write before others have had their turn.
+    pub(super) const fn is_due(&self) -> bool {
+        EARLY_LEN <= self.bytes.len() && self.long.is_empty()
+    }
+
+    /// Writes what the socket takes now of a queue that is due. What went wrong shows when the rest
+    /// is written.
+    pub(super) fn write_some(&mut self, socket: &OwnedWriteHalf) {
+        let written = socket.try_write(&self.bytes).unwrap_or(0);
+        self.bytes.drain(..written);
+    }
+
+    /// Takes over the frames of another queue, behind its own.
+    pub(super) fn append(&mut self, other: &mut Self) {
+        let before = self.bytes.len();
+        self.bytes.append(&mut other.bytes);
+        self.long.extend(other.long.drain(..).map(|(place, body)| (before + place, body)));
+        self.long_len += std::mem::take(&mut other.long_len);
     }
 
     /// Writes everything and empties the queue.
@@ -138,5 +162,47 @@ mod tests {
         assert_eq!(written(&[(b"head", b"body".to_vec(), 2)]).await, b"adbody");
         assert_eq!(written(&[(b"head", b"body".to_vec(), 6)]).await, b"dy");
         assert_eq!(written(&[(b"head", long.clone(), 6)]).await, long[2..]);
+    }
+
+    #[tokio::test]
+    async fn the_frames_of_another_queue_come_behind_its_own() {
+        let long = vec![b'L'; COPIED_LEN_MAX + 1];
+        let (mut queue, mut other, mut out) = (Queue::default(), Queue::default(), Vec::new());
+        queue.push(b"a", &Bytes::from_static(b"1"), 0);
+        other.push(b"b", &Bytes::from(long.clone()), 0);
+        other.push(b"c", &Bytes::from_static(b"2"), 0);
+        queue.append(&mut other);
+        assert!(other.is_empty());
+        assert_eq!(queue.len(), 5 + long.len());
+        queue.write_to(&mut out).await.unwrap();
+        assert_eq!(out, [b"a1b", &long[..], b"c2"].concat());
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_takes_little_leaves_the_rest_in_order() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let sender = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut receiver, _) = listener.accept().await.unwrap();
+        let (_reader, writer) = sender.into_split();
+        writer.writable().await.unwrap();
+        let (mut queue, mut sent) = (Queue::default(), Vec::new());
+        // More than the kernel takes without a reader.
+        while sent.len() < 32 * 1024 * 1024 {
+            let body = Bytes::from(sent.len().to_be_bytes().repeat(2000));
+            sent.extend_from_slice(&body);
+            queue.push(b"", &body, 0);
+            if queue.is_due() {
+                queue.write_some(&writer);
+            }
+        }
+        assert!(!queue.is_empty());
+        let rest = tokio::spawn(async move {
+            let mut writer = writer;
+            queue.write_to(&mut writer).await
+        });
+        let mut received = vec![0; sent.len()];
+        tokio::io::AsyncReadExt::read_exact(&mut receiver, &mut received).await.unwrap();
+        rest.await.unwrap().unwrap();
+        assert!(received == sent);
     }
 }

@@ -4,6 +4,7 @@ use ringmq_protocol::{
     codes::response,
     command::Command,
     headers::{DEFAULT_REGION, SendResponse},
+    template::MatchedAnswer,
 };
 
 use super::{refused, unexpected};
@@ -36,14 +37,27 @@ pub(crate) struct Details {
 ///
 /// [`Error::Refused`], or [`Error::Protocol`].
 pub(super) fn read(addr: &str, command: &Command<'_>) -> Result<Stored, Error> {
-    let status = match command.code {
-        response::SUCCESS => SendStatus::Stored,
-        response::FLUSH_DISK_TIMEOUT => SendStatus::NotFlushed,
-        response::SLAVE_NOT_AVAILABLE => SendStatus::NoReplica,
-        response::FLUSH_SLAVE_TIMEOUT => SendStatus::NotReplicated,
-        _ => return Err(refused(addr, command)),
-    };
+    let status = status(command.code).ok_or_else(|| refused(addr, command))?;
     let header = SendResponse::decode(command).map_err(|error| unexpected(addr, error))?;
+    Ok(stored(status, header))
+}
+
+/// What an answer says that was read already; `None` if its code is no success.
+pub(super) fn matched(answer: MatchedAnswer<'_>) -> Option<Stored> {
+    Some(stored(status(answer.code)?, answer.response))
+}
+
+const fn status(code: i32) -> Option<SendStatus> {
+    match code {
+        response::SUCCESS => Some(SendStatus::Stored),
+        response::FLUSH_DISK_TIMEOUT => Some(SendStatus::NotFlushed),
+        response::SLAVE_NOT_AVAILABLE => Some(SendStatus::NoReplica),
+        response::FLUSH_SLAVE_TIMEOUT => Some(SendStatus::NotReplicated),
+        _ => None,
+    }
+}
+
+fn stored(status: SendStatus, header: SendResponse<'_>) -> Stored {
     let region = header.region.filter(|region| region != DEFAULT_REGION);
     let is_plain =
         header.transaction_id.is_none() && header.recall_handle.is_none() && region.is_none();
@@ -54,12 +68,12 @@ pub(super) fn read(addr: &str, command: &Command<'_>) -> Result<Stored, Error> {
             region: region.map(Into::into),
         })
     });
-    Ok(Stored {
+    Stored {
         status,
         offset_message_id: header.msg_id.into_owned(),
         queue_id: header.queue_id,
         queue_offset: header.queue_offset,
         is_trace_off: header.trace_on == Some(false),
         details,
-    })
+    }
 }
