@@ -6,7 +6,8 @@
 #
 # RINGMQ is the server's binary, EXAMPLES the folder of the client's examples; JARS are folders of the
 # Java clients' jars (`mvn dependency:copy-dependencies`). Each case runs alone. CASES chooses from
-# "1 64 1024 consume"; PORT and DATA say where the server listens and stores.
+# "1 64 1024 consume"; PORT and DATA say where the server listens and stores, RINGMQ_ARGS what else it is
+# started with.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ringmq=$1 examples=$2 java498=$3 java550=$4 seconds=${5:-5}
