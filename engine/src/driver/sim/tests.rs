@@ -510,6 +510,40 @@ fn a_checkpoint_that_was_passed_over_never_counts_again() {
 }
 
 #[test]
+fn groups_that_were_cut_off_do_not_come_back_behind_damage() {
+    let mut sim = open(disk(), CommitBy::Caller);
+    let number = queue(&mut sim);
+    sim.shard().append(number, &[&[0; 8 << 10][..]], NOW).expect("there is room");
+    flush(&mut sim);
+    let kept = append(&mut sim, 1);
+    flush(&mut sim);
+    sim.shard().commit_through(kept);
+    let cut_at = sim.shard().committed_end().get().cast_unsigned();
+    for byte in 2..5 {
+        append(&mut sim, byte);
+        flush(&mut sim);
+    }
+    sim.shard().truncate(kept, 1000).expect("nothing is in flight");
+    sim.cut(kept);
+    sim.shard().append(number, &[&[5; 60 << 10][..]], NOW).expect("there is room");
+    flush(&mut sim);
+    // It does not fit behind them, so the log goes on in the next segment.
+    for byte in 6..9 {
+        let last = append(&mut sim, byte);
+        flush(&mut sim);
+        sim.shard().commit_through(last);
+    }
+    let mut device = sim.crash();
+    // Both groups that could follow are gone, the one that was cut off and the one that was not.
+    assert!(device.flip_bit(FileId::Segment(0), cut_at + 40, 3));
+    assert!(device.flip_bit(FileId::Segment(1), 40, 3));
+    device.lose_views();
+    let mut sim = open(device, CommitBy::Caller);
+    let found: Vec<_> = (1..6).map(|at| read(&mut sim, at)).collect();
+    assert_eq!(found, [Some(1), None, Some(6), Some(7), Some(8)]);
+}
+
+#[test]
 fn what_was_logged_at_the_end_of_a_segment_outlives_it_in_more_than_one_group() {
     let kept = ShardLimits { age_ms: 1000, checkpoint_ms: 2000, ..limits() };
     for back in (1..=6).map(|kib| kib << 10) {
