@@ -146,14 +146,17 @@ impl World {
             if self.life > self.plan.lives {
                 self.plan.hurry();
             }
-            let steps = match self.random.below(6) {
+            // Without its epoch, a life tells by the log alone which groups an earlier one has left that
+            // came to nothing.
+            let (ends_soon, begins_long) = if self.plan.faults.epoch { (2, 2) } else { (6, 3) };
+            let steps = match self.random.below(ends_soon) {
                 0 => {
                     self.tally.count(Event::EndedSoon);
                     self.random.below(40)
                 }
                 _ => self.plan.life_steps,
             };
-            if self.random.one_in(3) {
+            if self.random.one_in(begins_long) {
                 self.begin_long(&mut life);
             }
             for step in 0..steps {
@@ -922,11 +925,24 @@ impl World {
             })
             .collect();
         let mut at = self.random.below(below.len());
-        if self.random.one_in(3) {
-            at = last_of_lives.get(self.random.below(last_of_lives.len())).copied().unwrap_or(at);
+        let mut within = None;
+        match self.random.below(12) {
+            0..4 => {
+                let last = last_of_lives.get(self.random.below(last_of_lives.len()));
+                at = last.copied().unwrap_or(at);
+            }
+            // Trims and deletions are few, and the newest one says most.
+            kind @ 4..8 => {
+                let kind = if kind < 6 { Kind::Trim } else { Kind::QueueDeletion };
+                let found = newest_of(disk, &below, kind);
+                (at, within) = found.map_or((at, None), |(at, range)| (at, Some(range)));
+            }
+            _ => {}
         }
         let Some(&&group) = below.get(at) else { return };
-        let from = group.place.byte + wide(self.random.below(group.padded));
+        let within = within.unwrap_or(0..group.padded);
+        let from = wide(within.start + self.random.below(within.len()));
+        let from = group.place.byte + from;
         let run = self.random.one_in(2);
         let len = if run { self.random.between(1, DAMAGE_LEN_MAX) } else { 1 };
         let ordinal = group.place.ordinal;
@@ -961,6 +977,19 @@ impl World {
         expected.damaged = true;
         expected.shows = shows;
     }
+}
+
+/// Where the newest record of a kind lies: in which of the groups, and in which of its bytes.
+fn newest_of(disk: &SimDisk, groups: &[&Written], kind: Kind) -> Option<(usize, Range<usize>)> {
+    groups.iter().enumerate().rev().find_map(|(at, group)| {
+        let file = FileId::Segment(group.place.ordinal);
+        let parsed = Group::parse(disk.bytes_at(file, group.place.byte))?;
+        let mut records = parsed.records().filter(|record| !record.is_copy());
+        let record = records.find(|record| record.entry.kind == kind)?;
+        let start = record.position.get() - parsed.header.position.get();
+        let start = usize::try_from(start).ok()?;
+        Some((at, start..start + record.bytes.len()))
+    })
 }
 
 /// The records that damage to this range of a group's bytes costs: those that it touches, or all of
