@@ -18,10 +18,18 @@ use crate::mem::{ChunkTail, RecordSlice};
 use crate::op::{FileId, Op};
 use crate::units::{EpochMillis, index, wide};
 
-/// How much one write zeroes.
+/// How much one write zeroes at most, when nothing else is written or all that is prepared is nearly
+/// used up.
 const ZERO_LEN: usize = 2 << 20;
-/// Zeroing pauses while groups or readers use the device, unless less than this is prepared.
+/// The same while groups are written: one of them waits no longer than that.
+const ZERO_PART: usize = 256 << 10;
+/// Zeroing keeps to its pace while groups are written, and pauses while they or readers wait for the
+/// device, unless less than this is prepared.
 const AHEAD_MIN: u64 = 64 << 20;
+/// What is prepared is nearly used up below this.
+const AHEAD_LEAST: u64 = AHEAD_MIN / 8;
+/// The pace: how many bytes are zeroed for each that is logged.
+const PACE: u64 = 2;
 /// The unit in which the file system notes that reserved space holds something.
 const PAGE: u64 = 4096;
 /// The part of a full group that groups have on average when they are large.
@@ -54,6 +62,50 @@ enum Step {
     },
 }
 
+/// How fast to zero beside the groups that are written.
+struct Pace {
+    /// Bytes that the next write may zero.
+    len: usize,
+    /// Bytes that may be zeroed for what was logged.
+    credit: u64,
+    /// A group was closed since the last write of zeros was issued.
+    is_disturbed: bool,
+    /// One was closed since the last tick.
+    is_used: bool,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { len: ZERO_PART, credit: 0, is_disturbed: false, is_used: false }
+    }
+}
+
+impl Pace {
+    fn group_closed(&mut self, len: usize) {
+        self.credit = (self.credit + wide(len) * PACE).min(wide(ZERO_LEN));
+        (self.len, self.is_disturbed, self.is_used) = (ZERO_PART, true, true);
+    }
+
+    fn tick(&mut self) {
+        self.is_disturbed &= self.is_used;
+        self.is_used = false;
+    }
+
+    /// Bytes to zero now with so many ahead of the writer; `None` when it is not time yet.
+    fn next_len(&self, ahead: u64) -> Option<usize> {
+        let is_due = !self.is_disturbed || ahead < AHEAD_MIN || self.credit >= wide(self.len);
+        let len = if ahead < AHEAD_LEAST { ZERO_LEN } else { self.len };
+        is_due.then_some(len)
+    }
+
+    /// As long as nothing comes between, the writes grow.
+    fn issued(&mut self, len: usize) {
+        self.credit = self.credit.saturating_sub(wide(len));
+        self.is_disturbed = false;
+        self.len = (self.len * 2).min(ZERO_LEN);
+    }
+}
+
 pub(super) struct Segments {
     /// Bytes of each segment that are zeroed, or were written in an earlier life, by ordinal.
     prepared: BTreeMap<u64, u64>,
@@ -67,6 +119,7 @@ pub(super) struct Segments {
     /// What the file system had free when it was last asked.
     free: u64,
     step: Step,
+    pace: Pace,
     now: EpochMillis,
     zeros: Option<RecordSlice>,
     /// It has been said that there is no room, and there has been none since.
@@ -83,6 +136,7 @@ impl Segments {
             need: len / 4,
             free: 0,
             step: Step::Idle,
+            pace: Pace::default(),
             now: EpochMillis::default(),
             zeros: None,
             told: false,
@@ -125,6 +179,7 @@ impl Segments {
 
     pub(super) fn group_closed(&mut self, len: usize) {
         self.group_len = (self.group_len * (LENS - 1) + len) / LENS;
+        self.pace.group_closed(len);
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -161,6 +216,7 @@ impl Segments {
 
     pub(super) fn tick(&mut self, now: EpochMillis) {
         self.now = now;
+        self.pace.tick();
         // A clock that was set back must not make the pause longer.
         let over = |until: EpochMillis| until <= now || until.since(now) > RETRY_MS;
         if matches!(self.step, Step::Full { until } if over(until)) {
@@ -255,7 +311,9 @@ impl Shard {
         if ahead >= AHEAD_MIN && others_wait {
             return;
         }
-        self.zero(ordinal, from);
+        if let Some(len) = self.segments.pace.next_len(ahead) {
+            self.zero(ordinal, from, len);
+        }
     }
 
     /// Takes a segment that retention has let go, or a new one if the budget allows.
@@ -352,8 +410,9 @@ impl Shard {
         }
     }
 
-    fn zero(&mut self, ordinal: u64, from: u64) {
-        let len = index(self.segments.len - from).min(ZERO_LEN);
+    fn zero(&mut self, ordinal: u64, from: u64, len_max: usize) {
+        let len = index(self.segments.len - from).min(len_max);
+        self.segments.pace.issued(len);
         let Some(data) = self.segments.zeros().part(0..len) else { return };
         self.segments.step = Step::Zeroing { ordinal, from };
         let id = self.op(Purpose::Zero { ordinal, end: from + wide(len) });
