@@ -556,7 +556,8 @@ impl Node {
 
     /// Looks a visible record up by its position, and near it.
     pub(super) fn read_at(&mut self, queue: usize, at: usize, shift: usize) -> Check {
-        let gone = at < self.model.min(queue);
+        // What retention takes from a queue that is being deleted is not told.
+        let gone = at < self.model.min(queue) || self.model.is_leaving(queue);
         let records = self.model.queues.get(&queue).map(Vec::as_slice).unwrap_or_default();
         let Some(stored) = records.get(at).copied() else { return Ok(()) };
         let token = self.token();
