@@ -198,6 +198,7 @@ fn recover_from(
         first_of_next: None,
         epoch: 0,
         known: Vec::new(),
+        torn: None,
     };
     let saved = scan.use_checkpoint()?;
     if !scan.report.from_checkpoint {
@@ -228,6 +229,8 @@ struct Scan<'a> {
     epoch: u64,
     /// Groups of the log that sound checkpoints name, and the lives that wrote them.
     known: Vec<(Sequence, u64)>,
+    /// A place behind which nothing was proven, and how far groups of this life reach there.
+    torn: Option<(Place, u64)>,
 }
 
 /// What stands at a place.
@@ -406,7 +409,7 @@ impl Scan<'_> {
             match found {
                 Found::Next(padded) => self.apply(place, padded, false)?,
                 Found::Broken { .. } | Found::Nothing if !self.is_damage(place)? => {
-                    return self.cut(place);
+                    return Ok(self.cut()?);
                 }
                 Found::Broken { readable: true, padded } => {
                     self.note_damage(place);
@@ -555,14 +558,23 @@ impl Scan<'_> {
         if self.proven >= expected {
             return Ok(true);
         }
-        let mut proven = Sequence::default();
-        let mut epoch = self.header_at(place)?.map_or(0, |(header, _)| header.epoch);
-        self.each_later(place, LOOK_AHEAD, |_, header| {
+        let (block_len, life) = (self.geometry.block_len(), self.views.covered.epoch);
+        let (mut proven, mut torn_end, mut epoch) = (Sequence::default(), place.byte, 0);
+        if let Some((header, _)) = self.header_at(place)? {
+            torn_end = end_of(place, &header, block_len);
+            epoch = header.epoch;
+        }
+        self.each_later(place, LOOK_AHEAD, |at, header| {
+            // A recycled segment is full of old bytes: only headers tell what was written here.
+            if at.ordinal == place.ordinal && header.epoch >= life {
+                torn_end = torn_end.max(end_of(at, header, block_len));
+            }
             proven = proven.max(header.committed);
             epoch = epoch.max(header.epoch);
             proven >= expected
         })?;
         self.epoch = self.epoch.max(epoch);
+        self.torn = Some((place, torn_end));
         if proven < expected {
             proven = self.proven_by_later_segments(place.ordinal)?;
         }
@@ -663,25 +675,19 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn cut(&mut self, place: Place) -> Result<(), RecoveryError> {
+    fn cut(&mut self) -> io::Result<()> {
         let start = self.views.covered.next;
-        let block_len = self.geometry.block_len();
-        let epoch = self.views.covered.epoch;
-        let mut end = start.byte;
-        let end_of = |at: Place, header: &Header| at.byte + wide(header.padded_len(block_len));
-        if let Some((header, _)) = self.header_at(start)? {
-            end = end_of(start, &header);
-            self.epoch = self.epoch.max(header.epoch);
-        }
-        if place.ordinal == start.ordinal {
-            // A recycled segment is full of old bytes: only headers tell what was written here.
-            self.each_later(start, LOOK_AHEAD, |at, header| {
-                if at.ordinal == start.ordinal && header.epoch >= epoch {
-                    end = end.max(end_of(at, header));
+        let end = match self.torn {
+            Some((looked_from, end)) if looked_from == start => end,
+            // The log was to go on in the next segment: at most one group is left over here.
+            _ => match self.header_at(start)? {
+                Some((header, _)) => {
+                    self.epoch = self.epoch.max(header.epoch);
+                    end_of(start, &header, self.geometry.block_len())
                 }
-                at.ordinal > start.ordinal
-            })?;
-        }
+                None => start.byte,
+            },
+        };
         self.report.torn_bytes = end.saturating_sub(start.byte);
         let left = self.buffers.newest_start();
         if let Some(left) = left.filter(|left| *left > self.views.covered.sequence) {
@@ -697,6 +703,11 @@ impl Scan<'_> {
         }
         Ok(())
     }
+}
+
+/// Where the group at a place ends.
+fn end_of(at: Place, header: &Header, block_len: usize) -> u64 {
+    at.byte + wide(header.padded_len(block_len))
 }
 
 /// A stretch of a segment in memory, moved on as recovery goes.
