@@ -317,6 +317,17 @@ impl RecordSlice {
     }
 }
 
+/// Has the processor fetch a value that is about to be used.
+pub(crate) fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..size_of::<T>()).step_by(CACHE_LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = std::ptr::from_ref(value).cast::<i8>();
+        // SAFETY: a hint that reads nothing, for an address within the value.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(at)) };
+    }
+}
+
 impl Deref for RecordSlice {
     type Target = [u8];
 

@@ -148,6 +148,7 @@ impl Own {
                 }
                 outstanding += 1;
                 sent += 1;
+                self.ring.feed(time)?;
             }
             self.turn()?;
             between(&mut self.ring)?;

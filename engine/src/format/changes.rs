@@ -106,26 +106,27 @@ pub(crate) fn put_queue(out: &mut Vec<u8>, number: u32, queue: &mut Queue, gener
         out.put_i64(queue.incarnation().map_or(-1, LogOffset::get));
         out.put_sized(queue.key());
     }
-    out.put_u64(queue.home);
-    out.put_u64(queue.min());
+    out.put_var(queue.home);
+    out.put_var(queue.min());
     let (segment, first) = queue.segment();
-    out.put_u64(segment);
-    out.put_u64(first);
-    out.put_u64(queue.tail_from());
+    // None at all is the highest number: it comes as 0.
+    out.put_var(segment.wrapping_add(1));
+    out.put_var(first);
+    out.put_var(queue.tail_from());
     let told = queue.blocks().partition_point(|block| block.end() <= saved.blocks_to);
     let blocks = queue.blocks().get(told..).unwrap_or_default();
-    out.put_u32(narrow(blocks.len()));
+    out.put_var(wide(blocks.len()));
     for block in blocks {
-        out.put_u64(block.at);
-        out.put_u64(block.first);
-        out.put_i64(block.position.get());
-        out.put_u32(block.count);
+        out.put_var(block.at);
+        out.put_var(block.first);
+        out.put_var(block.position.get().cast_unsigned());
+        out.put_var(u64::from(block.count));
     }
     let from = saved.entries_to.max(queue.tail_from());
     let entries = queue.tail().get(index(from - queue.tail_from())..).unwrap_or_default();
-    out.put_u64(from);
-    out.put_u32(narrow(entries.len()));
-    entries.iter().for_each(|entry| entry.put(out));
+    out.put_var(from);
+    out.put_var(wide(entries.len()));
+    entries.iter().for_each(|entry| entry.put_short(out));
     queue.saved.generation = generation;
     queue.saved.blocks_to = queue.tail_from();
     queue.saved.entries_to = queue.visible();
@@ -256,15 +257,15 @@ fn take_queue<'a>(
     let read = (|| {
         let number = fields.u32()?;
         let name = if whole { Some((fields.i64()?, fields.sized()?)) } else { None };
-        let (home, min) = (fields.u64()?, fields.u64()?);
-        let segment = (fields.u64()?, fields.u64()?);
-        let tail_from = fields.u64()?;
-        let count = fields.u32()?;
+        let (home, min) = (fields.var()?, fields.var()?);
+        let segment = (fields.var()?.wrapping_sub(1), fields.var()?);
+        let tail_from = fields.var()?;
+        let count = fields.var()?;
         let blocks = (0..count).map(|_| take_block(&mut fields)).collect::<Option<Vec<_>>>()?;
-        let from = fields.u64()?;
-        let count = fields.u32()?;
+        let from = fields.var()?;
+        let count = fields.var()?;
         let entries =
-            (0..count).map(|_| QueueEntry::take(&mut fields)).collect::<Option<Vec<_>>>()?;
+            (0..count).map(|_| QueueEntry::take_short(&mut fields)).collect::<Option<Vec<_>>>()?;
         Some((number, name, home, min, segment, tail_from, blocks, from, entries))
     })();
     let Some((number, name, home, min, segment, tail_from, blocks, from, entries)) = read else {
@@ -285,9 +286,9 @@ fn take_queue<'a>(
 }
 
 fn take_block(fields: &mut Reader<'_>) -> Option<Block> {
-    let (at, first) = (fields.u64()?, fields.u64()?);
-    let position = LogOffset::new(fields.i64()?)?;
-    Some(Block { at, first, position, count: fields.u32()? })
+    let (at, first) = (fields.var()?, fields.var()?);
+    let position = LogOffset::new(fields.var()?.cast_signed())?;
+    Some(Block { at, first, position, count: fields.var_u32()? })
 }
 
 fn take_segment<'a>(mut fields: Reader<'a>, views: &mut Views) -> Option<Reader<'a>> {

@@ -8,7 +8,7 @@ use crate::units::{EpochMillis, Sequence};
 use crate::view::Covered;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"RINGMQCP");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What a checkpoint file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

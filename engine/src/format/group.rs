@@ -238,6 +238,13 @@ impl<'a> Group<'a> {
         })
     }
 
+    /// The queue of record `n`, for what can be done ahead of it.
+    pub(crate) fn queue_of(&self, n: usize) -> Option<u32> {
+        const AT: usize = 12;
+        let entry = self.table()?.get(n * ENTRY_LEN..)?;
+        Reader::new(entry.get(AT..)?).u32()
+    }
+
     pub(crate) fn records(&self) -> impl Iterator<Item = GroupRecord<'a>> + use<'a> {
         let bytes = self.bytes;
         let base = self.header.position;

@@ -25,7 +25,7 @@ pub(crate) enum BlockKind {
 impl BlockKind {
     pub(crate) const fn entry_len(self) -> usize {
         match self {
-            Self::Entries => 20,
+            Self::Entries => 24,
             Self::Ends => 12,
             Self::Keys => KEY_ENTRY_LEN,
         }
@@ -56,6 +56,8 @@ impl BlockHead {
 pub(crate) struct QueueEntry {
     pub(crate) position: LogOffset,
     pub(crate) len: u32,
+    /// Checksum of the record, so that it can be read without its group.
+    pub(crate) crc: u32,
     pub(crate) tag: i64,
 }
 
@@ -63,12 +65,27 @@ impl QueueEntry {
     pub(crate) fn put(&self, out: &mut impl Put) {
         out.put_i64(self.position.get());
         out.put_u32(self.len);
+        out.put_u32(self.crc);
         out.put_i64(self.tag);
     }
 
     pub(crate) fn take(fields: &mut Reader<'_>) -> Option<Self> {
         let position = LogOffset::new(fields.i64()?)?;
-        Some(Self { position, len: fields.u32()?, tag: fields.i64()? })
+        Some(Self { position, len: fields.u32()?, crc: fields.u32()?, tag: fields.i64()? })
+    }
+
+    /// As [`put`](Self::put), with numbers of variable length.
+    pub(crate) fn put_short(&self, out: &mut impl Put) {
+        out.put_var(self.position.get().cast_unsigned());
+        out.put_var(u64::from(self.len));
+        out.put_u32(self.crc);
+        out.put_signed_var(self.tag);
+    }
+
+    pub(crate) fn take_short(fields: &mut Reader<'_>) -> Option<Self> {
+        let position = LogOffset::new(fields.var()?.cast_signed())?;
+        let (len, crc) = (fields.var_u32()?, fields.u32()?);
+        Some(Self { position, len, crc, tag: fields.signed_var()? })
     }
 }
 
@@ -188,7 +205,10 @@ mod tests {
     #[test]
     fn a_block_reads_back_and_names_its_owner() {
         let entries: Vec<_> = (0..170)
-            .map(|n| QueueEntry { position: LogOffset::new(n * 100).unwrap(), len: 100, tag: -n })
+            .map(|n| {
+                let position = LogOffset::new(n * 100).unwrap();
+                QueueEntry { position, len: 100, crc: 7, tag: -n }
+            })
             .collect();
         let head = BlockHead { kind: BlockKind::Entries, owner: 3, first: 400, count: 170 };
         let mut block = vec![1; head.len()];

@@ -451,6 +451,25 @@ impl Shard {
             && open.used >= self.enough_for_another_write()
     }
 
+    /// Whether so much is open that the device should get it although more input waits: it works
+    /// while the rest is appended.
+    pub(crate) fn is_worth_a_write(&self) -> bool {
+        const FIRST_WRITE: usize = 32 << 10;
+        const GROWTH: usize = 2;
+        let Some(open) = &self.open else { return false };
+        let enough = FIRST_WRITE.saturating_mul(GROWTH.saturating_pow(narrow(self.writing)));
+        open.used >= enough && self.may_close()
+    }
+
+    /// Closes the open group if it [is worth a write](Self::is_worth_a_write).
+    pub(crate) fn close_if_worth(&mut self) -> bool {
+        let worth = self.is_worth_a_write();
+        if worth {
+            self.close_group();
+        }
+        worth
+    }
+
     pub(super) fn enough_for_another_write(&self) -> usize {
         const SECOND_WRITE: usize = 16 << 10;
         const GROWTH: usize = 4;

@@ -8,7 +8,7 @@
 mod memory;
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 
@@ -17,6 +17,7 @@ use memory::ColdMemory;
 use super::{Purpose, Shard};
 use crate::error::ReadError;
 use crate::format::group::{Group, Header};
+use crate::format::index_block::QueueEntry;
 use crate::layout::Place;
 use crate::mem::{ChunkTail, RecordSlice};
 use crate::op::{FileId, Op, ReadBuffer, Unpopulated};
@@ -28,12 +29,26 @@ const BUFFER_LEN_MAX: usize = (1 << 20) + (512 << 10);
 /// Chunks that are read ahead of a reader that has only begun, and of one that goes on and on.
 const AHEAD_MIN: u32 = 2;
 const AHEAD_MAX: u32 = 8;
+/// While appends go on, one part of this length is read at a time, or one as long as the writes under
+/// way, where that is more: a write waits for the reads that the device has before it.
+const GENTLE_LEN: usize = 16 << 10;
+/// Appends go on if the last one is not longer ago than this.
+const APPENDS_MS: u64 = 10;
+/// All of a chunk, as a part of it.
+const WHOLE_USE: usize = 1 << 16;
 
 /// Names a chunk: the segment's ordinal, and the number of the chunk in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ChunkKey {
     ordinal: u64,
     number: u32,
+}
+
+impl ChunkKey {
+    /// The chunk before it in the same segment.
+    fn before(self) -> Option<Self> {
+        Some(Self { number: self.number.checked_sub(1)?, ..self })
+    }
 }
 
 struct ColdChunk {
@@ -50,6 +65,8 @@ struct ColdChunk {
     touched: u64,
     /// It was used again after a long time, not just read through.
     returned_to: bool,
+    /// Bytes that were given out, each time they were.
+    given: usize,
 }
 
 /// A group in a chunk: its bytes with padding, counted from the chunk's first.
@@ -61,11 +78,17 @@ struct Extent {
     checked: bool,
 }
 
-/// A read under way.
+/// A read that is wanted or under way.
 struct Loading {
     /// Who waits for it.
     tokens: Vec<u64>,
     ahead: u32,
+    /// The bytes of the segment that are wanted.
+    range: Range<u64>,
+    /// How many of them have arrived.
+    done: usize,
+    /// Where they go, unless the device has it.
+    memory: Option<ChunkTail>,
 }
 
 impl ColdChunk {
@@ -107,12 +130,17 @@ impl ColdChunk {
 pub(super) struct Near {
     base: LogOffset,
     groups: RecordSlice,
+    /// The chunk that they are in, when they were read back, and bytes that were given out of them.
+    chunk: Option<ChunkKey>,
+    given: usize,
 }
 
 impl Near {
-    fn bytes_at(&self, position: LogOffset, len: usize) -> Option<RecordSlice> {
+    fn bytes_at(&mut self, position: LogOffset, len: usize) -> Option<RecordSlice> {
         let at = usize::try_from(position.get() - self.base.get()).ok()?;
-        self.groups.part(at..at + len)
+        let slice = self.groups.part(at..at + len)?;
+        self.given += len;
+        Some(slice)
     }
 }
 
@@ -127,15 +155,61 @@ pub(super) struct Cold {
     /// Bytes of cached chunks.
     bytes: usize,
     loading: HashMap<ChunkKey, Loading>,
+    /// Chunks whose next part the device has not been asked for, in order.
+    wanted: VecDeque<ChunkKey>,
+    /// Parts that the device is reading.
+    reading: usize,
     /// A read that failed, for the next look-up of its chunk.
     failed: Option<(ChunkKey, ReadError)>,
+    /// How much of a chunk was given out before it left, lately and on average, in parts of
+    /// [`WHOLE_USE`].
+    use_lately: usize,
 }
 
 impl Cold {
     /// A cache of at most `budget` bytes, which takes more only while a single chunk needs more.
     pub(super) fn new(segment_len: u64, budget: usize) -> Self {
         let buffer_len = BUFFER_LEN_MAX.min(index(segment_len).next_multiple_of(4096));
-        Self { memory: ColdMemory::new(buffer_len, budget), ..Self::default() }
+        let memory = ColdMemory::new(buffer_len, budget);
+        Self { memory, use_lately: WHOLE_USE, ..Self::default() }
+    }
+
+    /// Chunks have left lately with little of them used.
+    pub(super) fn is_wasteful(&self) -> bool {
+        self.use_lately < WHOLE_USE / 4
+    }
+
+    /// Takes the use of one more chunk into the average.
+    pub(super) fn note_use(&mut self, given: usize, of: usize) {
+        const LATELY: usize = 8;
+        let part = given.saturating_mul(WHOLE_USE).checked_div(of).unwrap_or(0).min(WHOLE_USE);
+        self.use_lately = (self.use_lately * (LATELY - 1) + part) / LATELY;
+    }
+
+    /// A chunk that is still there has given little, as others have that have left: it seems that
+    /// readers do not go through the log in its order.
+    fn was_hardly_used(&self, key: Option<ChunkKey>) -> bool {
+        let chunk = key.and_then(|key| self.chunks.get(&key));
+        let hardly = chunk.is_some_and(|chunk| chunk.given < chunk.groups.len() / 4);
+        hardly && self.is_wasteful()
+    }
+
+    /// Chunks that there is room for.
+    pub(super) fn room(&self) -> usize {
+        (self.memory.budget() / self.memory.buffer_len()).max(1)
+    }
+
+    pub(super) fn has(&self, key: ChunkKey) -> bool {
+        self.chunks.contains_key(&key) || self.loading.contains_key(&key)
+    }
+
+    /// Counts what was given out of the groups of a chunk.
+    pub(super) fn note_given(&mut self, near: Option<&mut Near>) {
+        let Some(Near { chunk: Some(key), given, .. }) = near else { return };
+        let given = std::mem::take(given);
+        if let Some(chunk) = self.chunks.get_mut(key) {
+            chunk.given += given;
+        }
     }
 
     /// Whether the device is being read.
@@ -148,16 +222,35 @@ impl Cold {
         self.loading.keys().any(|key| key.ordinal == ordinal)
     }
 
+    /// Gives up what is wanted of a segment and not asked for yet. Gives who waits for it.
+    pub(super) fn give_up(&mut self, ordinal: u64) -> Vec<u64> {
+        let is_wanted = |key: &ChunkKey| {
+            let loading = self.loading.get(key);
+            key.ordinal == ordinal && loading.is_some_and(|loading| loading.memory.is_some())
+        };
+        let wanted: Vec<ChunkKey> = self.wanted.iter().copied().filter(is_wanted).collect();
+        let mut tokens = Vec::new();
+        for key in wanted {
+            let Some(loading) = self.loading.remove(&key) else { continue };
+            tokens.extend(loading.tokens);
+            if let Some(buffer) = loading.memory {
+                self.memory.leave(key, buffer.chunk());
+            }
+        }
+        self.wanted.retain(|key| self.loading.contains_key(key));
+        tokens
+    }
+
     fn insert(&mut self, key: ChunkKey, mut chunk: ColdChunk) {
+        let len = chunk.groups.chunk().len();
+        // It draws no lot for its own room: somebody waits for it, and would find it gone.
+        while self.bytes + len > self.memory.budget() && self.evict() {}
         self.clock += 1;
         chunk.touched = self.clock;
-        self.bytes += chunk.groups.chunk().len();
+        self.bytes += len;
         match self.chunks.insert(key, chunk) {
             Some(old) => self.bytes -= old.groups.chunk().len(),
             None => self.keys.push(key),
-        }
-        while self.bytes > self.memory.budget() && self.keys.len() > 1 {
-            self.evict();
         }
     }
 
@@ -173,8 +266,11 @@ impl Cold {
         for n in 0..DRAWS {
             let lot = scatter(self.clock.wrapping_mul(DRAWS).wrapping_add(n));
             let Some(at) = lot.checked_rem(wide(self.keys.len())).map(index) else { return false };
-            drawn = Some(at);
             let chunk = self.keys.get(at).and_then(|key| self.chunks.get_mut(key));
+            // Where all are spared, what nobody has come for yet goes last.
+            if drawn.is_none() || chunk.as_ref().is_some_and(|chunk| chunk.used) {
+                drawn = Some(at);
+            }
             let spared = chunk.is_some_and(|chunk| {
                 let in_use = !chunk.used || self.clock - chunk.touched < RECENT;
                 in_use || std::mem::take(&mut chunk.returned_to)
@@ -186,6 +282,9 @@ impl Cold {
         self.clock += 1;
         let Some(key) = drawn.map(|at| self.keys.swap_remove(at)) else { return false };
         if let Some(chunk) = self.chunks.remove(&key) {
+            if chunk.used {
+                self.note_use(chunk.given, chunk.groups.len());
+            }
             let buffer = chunk.groups.chunk();
             self.bytes -= buffer.len();
             self.memory.leave(key, buffer);
@@ -223,30 +322,33 @@ fn scatter(n: u64) -> u64 {
 }
 
 impl Shard {
-    /// The bytes of a committed record, from memory, or `Err` with what happens next. `near` keeps
-    /// the memory around it for the next call: records of a queue lie close to each other.
+    /// The bytes of a committed record, if they are in memory. `near` keeps the memory around it for
+    /// the next call: records of a queue lie close to each other.
     pub(super) fn bytes_at(
         &mut self,
-        position: LogOffset,
-        len: usize,
-        token: u64,
+        entry: &QueueEntry,
         near: &mut Option<Near>,
-    ) -> Result<RecordSlice, Miss> {
-        if let Some(slice) = near.as_ref().and_then(|near| near.bytes_at(position, len)) {
-            return Ok(slice);
+    ) -> Result<Found, Miss> {
+        let (position, len) = (entry.position, index(u64::from(entry.len)));
+        if let Some(slice) = near.as_mut().and_then(|near| near.bytes_at(position, len)) {
+            return Ok(Found::Here(slice));
         }
+        self.cold.note_given(near.as_mut());
         if let Some((base, groups)) = self.tail.groups_around(position) {
-            let found = near.insert(Near { base, groups });
-            return found.bytes_at(position, len).ok_or(Miss::Outside);
+            let found = near.insert(Near { base, groups, chunk: None, given: 0 });
+            return found.bytes_at(position, len).map(Found::Here).ok_or(Miss::Outside);
         }
         let key = self.chunk_key(position)?;
         let Some(chunk) = self.cold.chunks.get_mut(&key) else {
-            return self.load(key, AHEAD_MIN, Some(token));
+            return match self.spot(entry) {
+                Some(found) => found.map(Found::Here),
+                None => Ok(Found::On(key)),
+            };
         };
         let at = chunk.distance(position).ok_or(Miss::Outside)?;
         let Some(slice) = chunk.groups.part(at..at + len) else {
             // The chunk has grown since it was read.
-            return self.load(key, AHEAD_MIN, Some(token));
+            return Ok(Found::On(key));
         };
         let known = chunk.damaged.len();
         let group = chunk.checked_group(at);
@@ -254,9 +356,11 @@ impl Shard {
         let Some(group) = group.filter(|_| !chunk.is_damaged(position)) else {
             return Err(Miss::Failed(ReadError::Damaged(position)));
         };
+        chunk.given += len;
         if chunk.damaged.is_empty() {
             let base = chunk.base.plus(group.start);
-            *near = chunk.groups.part(group).map(|groups| Near { base, groups });
+            let groups = chunk.groups.part(group);
+            *near = groups.map(|groups| Near { base, groups, chunk: Some(key), given: 0 });
         }
         self.cold.clock += 1;
         let long = 4 * wide(self.cold.keys.len());
@@ -264,9 +368,27 @@ impl Shard {
         chunk.touched = self.cold.clock;
         if !std::mem::replace(&mut chunk.used, true) {
             let ahead = chunk.ahead;
-            self.read_ahead(key, ahead);
+            if !self.cold.was_hardly_used(key.before()) {
+                self.read_ahead(key, ahead);
+            }
         }
-        Ok(slice)
+        Ok(Found::Here(slice))
+    }
+
+    /// Has the chunk of a record read for a reader, and some behind it.
+    pub(super) fn load_chunk(&mut self, key: ChunkKey, token: Option<u64>) -> Miss {
+        match self.load::<()>(key, AHEAD_MIN, token) {
+            Ok(()) => Miss::Pending,
+            Err(miss) => miss,
+        }
+    }
+
+    /// Where a position is, the chunk around it, and the length of that.
+    pub(super) fn chunk_around(&self, position: LogOffset) -> Option<(Place, ChunkKey, usize)> {
+        let key = self.chunk_key(position).ok()?;
+        let (from, to) = self.chunk_range(key)?;
+        let exists = self.segments.exists(key.ordinal);
+        Some((self.geometry.place(position)?, key, index(to - from))).filter(|_| exists)
     }
 
     /// Whole groups in memory around a position, with the position of the first one.
@@ -323,20 +445,44 @@ impl Shard {
             return Err(Miss::Failed(ReadError::Damaged(self.position(place))));
         }
         let len = index(to - from);
-        let tokens = token.into_iter().collect();
-        self.cold.loading.insert(key, Loading { tokens, ahead });
         self.stats.cold_reads += 1;
         self.stats.cold_bytes += wide(len);
         self.cold.memory.missed(key);
-        let buffer = ReadBuffer(self.cold.buffer(len));
+        let memory = Some(self.cold.buffer(len));
+        let tokens = token.into_iter().collect();
+        let loading = Loading { tokens, ahead, range: from..to, done: 0, memory };
+        self.cold.loading.insert(key, loading);
+        self.cold.wanted.push_back(key);
         if let Some((region, buffers)) = self.cold.memory.wanted() {
             let id = self.op(Purpose::Populate { buffers });
             self.ops.push_back(Op::Populate { id, memory: Unpopulated(region) });
         }
-        let id = self.op(Purpose::Cold { key, from });
-        let file = FileId::Segment(key.ordinal);
-        self.ops.push_back(Op::Read { id, file, at: from, len, buffer });
+        self.issue_reads();
         Err(Miss::Pending)
+    }
+
+    /// Asks the device for what is wanted, bit by bit while appends go on.
+    pub(super) fn issue_reads(&mut self) {
+        let gently = self.now.since(self.last_append) <= APPENDS_MS;
+        let part = if gently {
+            GENTLE_LEN.max(self.writing_bytes()).max(self.geometry.block_len())
+        } else {
+            usize::MAX
+        };
+        while !(gently && self.cold.reading > 0)
+            && let Some(key) = self.cold.wanted.pop_front()
+        {
+            let Some(loading) = self.cold.loading.get_mut(&key) else { continue };
+            let Some(memory) = loading.memory.take() else { continue };
+            let at = loading.range.start + wide(loading.done);
+            let len = part.min(index(loading.range.end - at));
+            let len = len / self.geometry.block_len() * self.geometry.block_len();
+            self.cold.reading += 1;
+            let id = self.op(Purpose::Cold { key });
+            let (file, buffer) = (FileId::Segment(key.ordinal), ReadBuffer(memory));
+            self.ops.push_back(Op::Read { id, file, at, len, buffer });
+        }
+        self.issue_spot_reads(gently);
     }
 
     /// Reads on behind a chunk, so that a sequential reader need not wait. The longer it goes on, the
@@ -392,30 +538,50 @@ impl Shard {
     pub(super) fn cold_read(
         &mut self,
         key: ChunkKey,
-        from: u64,
         result: io::Result<usize>,
         buffer: Option<ReadBuffer>,
     ) {
-        let Some(Loading { tokens, ahead }) = self.cold.loading.remove(&key) else { return };
-        match (result, buffer) {
-            (Ok(len), Some(ReadBuffer(memory))) => {
-                let base = self.position(Place { ordinal: key.ordinal, byte: from });
-                let chunk = ColdChunk { ahead, ..self.find_groups(base, memory, len) };
-                self.cold.insert(key, chunk);
-            }
-            (Err(cause), _) => self.cold.failed = Some((key, ReadError::Io(cause.to_string()))),
-            (Ok(_), None) => {
-                let cause = "the read lost its buffer".to_owned();
-                self.cold.failed = Some((key, ReadError::Io(cause)));
+        self.cold.reading -= 1;
+        if let Some(loading) = self.cold.loading.get_mut(&key) {
+            let left = index(loading.range.end - loading.range.start) - loading.done;
+            match (result, buffer) {
+                (Ok(len), Some(ReadBuffer(mut memory))) => {
+                    let len = len.min(left);
+                    drop(memory.freeze(len));
+                    loading.done += len;
+                    let more = len > 0 && len < left;
+                    loading.memory = Some(memory);
+                    if more { self.cold.wanted.push_front(key) } else { self.loaded(key) }
+                }
+                (Err(cause), _) => self.not_loaded(key, cause.to_string()),
+                (Ok(_), None) => self.not_loaded(key, "the read lost its buffer".to_owned()),
             }
         }
-        self.ready.extend(tokens);
+        self.issue_reads();
+    }
+
+    fn not_loaded(&mut self, key: ChunkKey, cause: String) {
+        let Some(loading) = self.cold.loading.remove(&key) else { return };
+        self.cold.failed = Some((key, ReadError::Io(cause)));
+        self.ready.extend(loading.tokens);
+    }
+
+    fn loaded(&mut self, key: ChunkKey) {
+        let Some(loading) = self.cold.loading.remove(&key) else { return };
+        self.ready.extend(loading.tokens);
+        let Some(memory) = loading.memory else { return };
+        let base = self.position(Place { ordinal: key.ordinal, byte: loading.range.start });
+        let groups = RecordSlice::of(memory.chunk(), memory.frozen(), 0..loading.done);
+        if let Some(groups) = groups {
+            let chunk = ColdChunk { ahead: loading.ahead, ..self.find_groups(base, groups) };
+            self.cold.insert(key, chunk);
+        }
     }
 
     /// Finds the groups of what was read, and notes where there is none.
-    fn find_groups(&mut self, base: LogOffset, mut memory: ChunkTail, len: usize) -> ColdChunk {
+    fn find_groups(&mut self, base: LogOffset, groups: RecordSlice) -> ColdChunk {
         let block_len = self.geometry.block_len();
-        let bytes = memory.buffer().get(..len).unwrap_or_default();
+        let bytes: &[u8] = &groups;
         let (mut extents, mut damaged) = (Vec::new(), Vec::new());
         let mut start = 0;
         while let Some(rest) = bytes.get(start..).filter(|rest| !rest.is_empty()) {
@@ -427,7 +593,7 @@ impl Shard {
                 start += gap;
                 continue;
             };
-            let end = (start + header.padded_len(block_len)).min(len);
+            let end = (start + header.padded_len(block_len)).min(bytes.len());
             extents.push(Extent { start, end, checked: false });
             start = end;
         }
@@ -436,7 +602,6 @@ impl Shard {
             let position = base.get();
             tracing::error!(position, stretches = damaged.len(), "the log is damaged");
         }
-        let groups = memory.freeze(len);
         ColdChunk {
             base,
             groups,
@@ -446,6 +611,7 @@ impl Shard {
             used: false,
             touched: 0,
             returned_to: false,
+            given: 0,
         }
     }
 
@@ -474,6 +640,13 @@ pub(super) enum Miss {
     Failed(ReadError),
 }
 
+/// Where a record is.
+pub(super) enum Found {
+    Here(RecordSlice),
+    /// Not in memory; it can be read with this chunk.
+    On(ChunkKey),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -494,6 +667,7 @@ mod tests {
             used,
             touched: 0,
             returned_to: false,
+            given: 0,
         }
     }
 

@@ -81,6 +81,12 @@ impl Shard {
         self.pending.push_back(group);
     }
 
+    /// Bytes that the device is writing.
+    pub(super) fn writing_bytes(&self) -> usize {
+        let writing = self.pending.iter().filter(|group| group.state == State::Writing);
+        writing.map(|group| group.data.len()).sum()
+    }
+
     /// Hands closed groups to the device, in order, while it has free slots.
     pub(super) fn issue_writes(&mut self) {
         if self.poison.is_some() {
@@ -148,7 +154,14 @@ impl Shard {
                 assert_eq!(len, written, "drivers complete a write as a whole");
             }
             // The kernel may have dropped what it was given: a retry that succeeds proves nothing.
-            Err(cause) => self.fail("writing the log", &cause),
+            Err(cause) => {
+                // What was durable before still counts.
+                if self.commit_by == CommitBy::Durable {
+                    self.kept = self.kept.max(self.durable);
+                    self.commit(self.durable);
+                }
+                self.fail("writing the log", &cause);
+            }
         }
         if self.poison.is_some() {
             return;
@@ -159,7 +172,6 @@ impl Shard {
             self.durable_end = group.end();
             self.durable = self.durable.next();
         }
-        self.commit_kept();
         self.issue_writes();
     }
 

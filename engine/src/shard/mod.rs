@@ -23,6 +23,7 @@ mod prepare;
 mod read;
 mod repeat;
 mod retention;
+mod spots;
 mod tail;
 mod time;
 
@@ -53,6 +54,7 @@ use keys::Inbox;
 use prepare::Segments;
 pub(crate) use repeat::Repeats;
 use retention::Retention;
+use spots::{SpotRead, Spots};
 pub(crate) use tail::Tail;
 
 /// How much memory a shard may use, and when it writes checkpoints.
@@ -146,6 +148,8 @@ pub struct ShardStats {
     pub cold_reads: u64,
     /// Bytes that these reads asked for.
     pub cold_bytes: u64,
+    /// Those of these reads that were for one record each.
+    pub spot_reads: u64,
     /// Times that a chunk of recent groups could not be reused because readers held it.
     pub pinned_chunks: u64,
     /// Records that recovery or a read found damaged.
@@ -178,8 +182,8 @@ enum Purpose {
     },
     Cold {
         key: ChunkKey,
-        from: u64,
     },
+    Spot(SpotRead),
     FreeSpace,
     Recycle {
         from: u64,
@@ -248,6 +252,7 @@ pub struct Shard {
     /// Memory for the keys of the next group.
     spare_keys: Vec<u8>,
     cold: Cold,
+    spots: Spots,
     segments: Segments,
     views: Views,
     blocks: BlockReads,
@@ -258,6 +263,8 @@ pub struct Shard {
     last_data: Sequence,
     noted: Sequence,
     last_append: EpochMillis,
+    /// As of the last call that has told it.
+    now: EpochMillis,
     ops: VecDeque<Op>,
     purposes: Slab<Purpose>,
     woken: Vec<u64>,
@@ -327,6 +334,7 @@ impl Shard {
             new_keys: Vec::new(),
             spare_keys: Vec::new(),
             cold: Cold::new(geometry.segment_len(), limits.cold_bytes),
+            spots: Spots::default(),
             segments: Segments::new(&kept, segment_len, reserve),
             views,
             blocks: BlockReads::default(),
@@ -336,6 +344,7 @@ impl Shard {
             last_data: covered.sequence,
             noted: Sequence::default(),
             last_append: now,
+            now,
             ops: VecDeque::new(),
             purposes: Slab::new(),
             woken: Vec::new(),
@@ -518,6 +527,14 @@ impl Shard {
 
     /// Takes the outcome of an operation.
     pub fn complete(&mut self, completion: Completion, now: EpochMillis) {
+        self.take_outcome(completion, now);
+        self.settle();
+    }
+
+    /// As [`complete`](Self::complete), but leaves the work that follows to [`settle`](Self::settle):
+    /// the device can have the next writes before that.
+    pub(crate) fn take_outcome(&mut self, completion: Completion, now: EpochMillis) {
+        self.now = now;
         let Completion { id, result, buffer } = completion;
         let Some(purpose) = self.purposes.try_remove(index(id.0)) else { return };
         self.new_stretch();
@@ -526,7 +543,8 @@ impl Shard {
             Purpose::Create { ordinal } => self.segment_created(ordinal, result, now),
             Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result, now),
             Purpose::Populate { buffers } => self.cold.take_memory(buffers),
-            Purpose::Cold { key, from } => self.cold_read(key, from, result, buffer),
+            Purpose::Cold { key } => self.cold_read(key, result, buffer),
+            Purpose::Spot(read) => self.spot_read(read, result, buffer),
             Purpose::FreeSpace => self.free_space_known(result, now),
             Purpose::Recycle { from, to } => self.segment_recycled(from, to, result, now),
             Purpose::Remove { ordinal } => self.segment_removed(ordinal, result),
@@ -541,6 +559,11 @@ impl Shard {
             Purpose::Changes { at, data } => self.changes_written((at, data), result, now),
             Purpose::Checkpoint { bytes } => self.checkpoint_written(bytes, result, now),
         }
+    }
+
+    /// Does what follows from the outcomes that were taken.
+    pub(crate) fn settle(&mut self) {
+        self.commit_kept();
         self.prepare_more();
         self.signal_room();
     }
@@ -548,6 +571,7 @@ impl Shard {
     /// Says that no more input is waiting: what is open may go to the device now. In a buffered store
     /// it is acknowledged with that.
     pub fn input_drained(&mut self, now: EpochMillis) {
+        self.now = now;
         self.new_stretch();
         // What retention appends goes out with this group.
         self.retain(now);
@@ -564,6 +588,9 @@ impl Shard {
     /// What depends on time alone: staged facts, the note of an idle shard, checkpoints and
     /// retries. Call it several times a second.
     pub fn tick(&mut self, now: EpochMillis) {
+        self.now = now;
+        self.spots.tick();
+        self.issue_reads();
         self.force_staged(now);
         self.note_if_idle(now);
         self.segments.tick(now);

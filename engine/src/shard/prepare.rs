@@ -307,7 +307,8 @@ impl Shard {
         }
         let ahead = (ordinal - used.ordinal) * self.segments.len + from;
         let ahead = ahead.saturating_sub(used.byte);
-        let others_wait = self.unwritten > 0 || self.cold.is_loading();
+        let reads = self.cold.is_loading() || self.spots.is_loading();
+        let others_wait = self.unwritten > 0 || reads;
         if ahead >= AHEAD_MIN && others_wait {
             return;
         }

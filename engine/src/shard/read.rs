@@ -1,7 +1,7 @@
 //! Reading: from a queue offset, a position or a time to records.
 
 use super::Shard;
-use super::cold::Miss;
+use super::cold::{Found, Miss};
 use crate::error::ReadError;
 use crate::format::group::{Entry, Group, Header, Kind};
 use crate::format::index_block::{self, QueueEntry};
@@ -172,22 +172,30 @@ impl Shard {
             if count > 0 && bytes + len > limits.bytes_max {
                 break;
             }
-            match self.bytes_at(entry.position, len, token, &mut near) {
-                Ok(slice) => {
+            let miss = match self.bytes_at(&entry, &mut near) {
+                Ok(Found::Here(slice)) => {
                     slice.prefetch();
                     give(at, &entry, slice);
-                }
-                // Outside: its segment is gone, but what would have raised the minimum was damaged.
-                Err(Miss::Failed(ReadError::Damaged(_)) | Miss::Outside) => {
-                    at = at.plus(1);
+                    (bytes, count, at) = (bytes + len, count + 1, at.plus(1));
                     continue;
                 }
-                Err(Miss::Pending) if count == 0 => return ReadOutcome::Pending,
-                Err(Miss::Failed(error)) if count == 0 => return ReadOutcome::Failed(error),
-                Err(_) => break,
+                Ok(Found::On(key)) => {
+                    // What is at hand goes out first, and nobody waits yet for what follows.
+                    let token = (count == 0).then_some(token);
+                    let apart = self.load_spots(queue, at, filter, token);
+                    if apart { Miss::Pending } else { self.load_chunk(key, token) }
+                }
+                Err(miss) => miss,
+            };
+            match miss {
+                // Outside: its segment is gone, but what would have raised the minimum was damaged.
+                Miss::Failed(ReadError::Damaged(_)) | Miss::Outside => at = at.plus(1),
+                _ if count > 0 => break,
+                Miss::Pending => return ReadOutcome::Pending,
+                Miss::Failed(error) => return ReadOutcome::Failed(error),
             }
-            (bytes, count, at) = (bytes + len, count + 1, at.plus(1));
         }
+        self.cold.note_given(near.as_mut());
         if count > 0 {
             self.stats.read += u64::from(count);
             self.stats.read_bytes += wide(bytes);
@@ -211,9 +219,7 @@ impl Shard {
         token: u64,
         last: &mut Option<(u64, RecordSlice)>,
     ) -> Result<QueueEntry, Miss> {
-        let at = u64::try_from(at.get()).map_err(|_| Miss::Outside)?;
-        let place = self.views.queue(queue).and_then(|queue| queue.entry(at));
-        let (block, n) = match place.ok_or(Miss::Outside)? {
+        let (block, n) = match self.entry_place(queue, at).ok_or(Miss::Outside)? {
             EntryPlace::Here(entry) => return Ok(entry),
             EntryPlace::Block(block, n) => (block, n),
         };
@@ -223,6 +229,28 @@ impl Shard {
         }
         let bytes = last.as_ref().map(|(_, bytes)| bytes);
         bytes.and_then(|bytes| index_block::entry(bytes, n)).ok_or(Miss::Outside)
+    }
+
+    fn entry_place(&self, queue: QueueNo, at: QueueOffset) -> Option<EntryPlace> {
+        self.views.queue(queue)?.entry(u64::try_from(at.get()).ok()?)
+    }
+
+    /// As [`entry`](Self::entry), but only if nothing has to be read for it.
+    pub(super) fn entry_at_hand(
+        &mut self,
+        queue: QueueNo,
+        at: QueueOffset,
+        last: &mut Option<(u64, RecordSlice)>,
+    ) -> Option<QueueEntry> {
+        let (block, n) = match self.entry_place(queue, at)? {
+            EntryPlace::Here(entry) => return Some(entry),
+            EntryPlace::Block(block, n) => (block, n),
+        };
+        if last.as_ref().is_none_or(|(known, _)| *known != block.at) {
+            let head = block.head(queue.0);
+            *last = self.views.index.block(block.at, &head)?.ok().map(|bytes| (block.at, bytes));
+        }
+        last.as_ref().and_then(|(_, bytes)| index_block::entry(bytes, n))
     }
 
     /// The record of a queue that starts at a position, wherever the position comes from: only a

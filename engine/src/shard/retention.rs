@@ -349,7 +349,11 @@ impl Shard {
         let Some((ordinal, part)) = self.retention.release else { return false };
         let block = self.views.ends.segment(ordinal).and_then(|ends| ends.blocks.get(part));
         let Some(block) = block.copied() else {
-            let is_read = self.cold.is_loading_of(ordinal);
+            // Whoever waits comes back and is told that the records are gone.
+            let given_up = self.cold.give_up(ordinal);
+            self.ready.extend(given_up);
+            self.give_up_spots(ordinal);
+            let is_read = self.cold.is_loading_of(ordinal) || self.spots.is_loading_of(ordinal);
             if !is_read {
                 self.retention.release = None;
                 self.let_go(ordinal);

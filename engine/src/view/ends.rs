@@ -137,7 +137,7 @@ mod tests {
             if queue.enter_segment(ordinal, queue.visible()) {
                 ends.note(ordinal, number);
             }
-            let entry = QueueEntry { position: LogOffset::new(1).unwrap(), len: 1, tag: 0 };
+            let entry = QueueEntry { position: LogOffset::new(1).unwrap(), len: 1, crc: 0, tag: 0 };
             queue.push(entry, number, Sequence::new(1), index);
         };
         ends.enter(5, 0);

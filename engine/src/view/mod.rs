@@ -17,7 +17,7 @@ pub(crate) mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::format::group::{Group, GroupRecord, Kind};
+use crate::format::group::{Entry, Group, GroupRecord, Kind};
 use crate::format::index_block::QueueEntry;
 use crate::format::payload::{self, QueueState};
 use crate::layout::{GroupMap, Place};
@@ -169,6 +169,7 @@ impl Views {
         self.maps.entry(ordinal).or_default().note(place.byte, padded_len, header.store_time);
         let mut keys = group.keys().peekable();
         for (n, record) in (0..).zip(group.records()) {
+            self.prefetch(group, to_index(u64::from(n)));
             while let Some((_, hash)) = keys.next_if(|&(of, _)| of == n) {
                 self.keys.note(hash, record.position, header.sequence, &mut self.index);
             }
@@ -204,6 +205,20 @@ impl Views {
             store_time: header.store_time,
             epoch: header.epoch,
         };
+    }
+
+    /// With many queues, each record meets one that the processor has long forgotten: it fetches those of
+    /// the next records meanwhile.
+    fn prefetch(&self, group: &Group<'_>, n: usize) {
+        const QUEUE_AHEAD: usize = 12;
+        const TAIL_AHEAD: usize = 6;
+        let queue = |n| self.queue(QueueNo(group.queue_of(n)?));
+        if let Some(queue) = queue(n + QUEUE_AHEAD) {
+            crate::mem::prefetch(queue);
+        }
+        if let Some(queue) = queue(n + TAIL_AHEAD) {
+            queue.prefetch_tail();
+        }
     }
 
     /// The log goes on in another segment.
@@ -255,11 +270,12 @@ impl Views {
         let before = queue.tail().len();
         // Offsets that damage has swallowed stay taken, so that the ones behind keep theirs.
         while queue.visible() < record.entry.queue_offset {
-            let gap = QueueEntry { position: record.position, len: 0, tag: 0 };
+            let gap = QueueEntry { position: record.position, len: 0, crc: 0, tag: 0 };
             queue.push(gap, number, sequence, &mut self.index);
         }
         let len = if sound { record.entry.len } else { 0 };
-        let entry = QueueEntry { position: record.position, len, tag: record.entry.tag };
+        let Entry { crc, tag, .. } = record.entry;
+        let entry = QueueEntry { position: record.position, len, crc, tag };
         queue.push(entry, number, sequence, &mut self.index);
         self.tail_entries = (self.tail_entries + queue.tail().len()).saturating_sub(before);
         if sound && queue.has_waiters() {
@@ -302,10 +318,11 @@ impl Views {
         // Damage has swallowed these, or they were recycled.
         self.fill_up(number, state.next, record.position, self.covered.sequence);
         let queue = self.queues.get_mut(slot).expect("ensured above");
-        let is_copy = record.is_copy() && known == Some(state.incarnation);
+        let is_named = known == Some(state.incarnation);
+        let is_copy = record.is_copy() && is_named;
         let home = if is_copy { queue.home } else { ordinal };
         queue.state(state.key, state.incarnation, state.min, home);
-        if queue.is_live() {
+        if queue.is_live() && !is_named {
             self.name(state.key, number);
         }
         self.mark(number);
@@ -364,7 +381,7 @@ impl Views {
         let Some(queue) = self.queues.get_mut(slot) else { return };
         let before = queue.tail().len();
         while queue.visible() < next {
-            let gap = QueueEntry { position, len: 0, tag: 0 };
+            let gap = QueueEntry { position, len: 0, crc: 0, tag: 0 };
             queue.push(gap, number, sequence, &mut self.index);
         }
         self.tail_entries = (self.tail_entries + queue.tail().len()).saturating_sub(before);

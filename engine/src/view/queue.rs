@@ -217,6 +217,13 @@ impl Queue {
         self.tail_from
     }
 
+    /// Has the processor fetch the end of the tail, where the next entry goes.
+    pub(crate) fn prefetch_tail(&self) {
+        if let Some(last) = self.tail.last() {
+            crate::mem::prefetch(last);
+        }
+    }
+
     /// The committed end: the offset behind the last visible record.
     pub(crate) fn visible(&self) -> u64 {
         self.tail_from + wide(self.tail.len())
@@ -421,7 +428,7 @@ mod tests {
     use super::*;
 
     fn entry(n: i64) -> QueueEntry {
-        QueueEntry { position: LogOffset::new(1000 * n).unwrap(), len: 10, tag: n }
+        QueueEntry { position: LogOffset::new(1000 * n).unwrap(), len: 10, crc: 0, tag: n }
     }
 
     fn filled(count: i64, index: &mut Index) -> Queue {

@@ -151,7 +151,7 @@ fn limits(random: &mut Random, wide_world: bool, segment_len: u64) -> ShardLimit
         tail_bytes: if wide_world { 1 << 20 } else { random.pick(&[64 << 10, 128 << 10]) },
         large_bytes: 2 * crate::units::index(segment_len),
         cold_bytes: crate::units::index(segment_len)
-            * if wide_world { 8 } else { random.pick(&[8, 16]) },
+            * if wide_world { 8 } else { random.pick(&[8, 16, 2]) },
         group_bytes,
         writes_in_flight: random.pick(&[4, 4, 2, 1, 8]),
         checkpoint_bytes: random.pick(&[16 << 10, 60 << 10, 200 << 10]),

@@ -200,7 +200,8 @@ impl SimShard {
         self.pending.len()
     }
 
-    fn gather(&mut self) {
+    /// Asks the device for what the shard wants of it.
+    pub(super) fn gather(&mut self) {
         while let Some(op) = self.shard.next_op() {
             let mut due = self.turn + wide(self.random.below(self.mood.delay + 1));
             if self.random.one_in(self.mood.held) {
@@ -211,10 +212,25 @@ impl SimShard {
         }
     }
 
-    /// Gives the device one turn: one of the operations that are due goes on. False when none was.
+    /// Gives the device one turn: one of the operations that are due goes on, or a few, of which the
+    /// shard hears at once. False when none was.
     pub(super) fn step(&mut self, now: EpochMillis) -> bool {
+        const MORE: usize = 4;
         self.turn += 1;
         self.gather();
+        if !self.go_on(now) {
+            return false;
+        }
+        while self.random.one_in(MORE) && self.go_on(now) {}
+        // What follows for the device leaves first, as from the real ring.
+        self.gather();
+        self.shard.settle();
+        self.gather();
+        true
+    }
+
+    /// One of the operations that are due goes on, any of them. False when there is none.
+    fn go_on(&mut self, now: EpochMillis) -> bool {
         let due = |pending: &&Pending| pending.due <= self.turn;
         let count = self.pending.iter().filter(due).count();
         let Some(nth) = count.checked_sub(1).map(|_| self.random.below(count)) else {
@@ -229,10 +245,9 @@ impl SimShard {
         }
         let pending = self.pending.remove(at);
         match self.carry_out(pending) {
-            Ok(completion) => self.shard.complete(completion, now),
+            Ok(completion) => self.shard.take_outcome(completion, now),
             Err(again) => self.pending.push(again),
         }
-        self.gather();
         true
     }
 
@@ -392,6 +407,9 @@ impl SimShard {
             self.disk.shared = Some(memory.snapshot());
         }
         self.gather();
+        if self.shard.stats().spot_reads > 0 {
+            self.disk.tally.count(Event::Spots);
+        }
         for Pending { op, done, .. } in std::mem::take(&mut self.pending) {
             match op {
                 Op::Write { file, at, data, .. } => {

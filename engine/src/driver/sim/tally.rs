@@ -70,6 +70,7 @@ events! {
         ColdRead = "(reached) read from the device",
         FoundByKey = "(reached) record found by its key",
         Woken = "(reached) waiter woken",
+        Spots = "(reached) records read from the device one by one",
         FromCheckpoint = "(reached) opened from a checkpoint",
         FromLog = "(reached) opened from the log alone",
         TornTailCut = "(reached) torn tail cut",

@@ -38,7 +38,8 @@ fn nothing_acknowledged_is_lost_and_nothing_else_is_told() {
     }
     // So few seeds come to all but the rarest.
     if std::env::var("SEED").is_err() {
-        for &event in Event::ALL {
+        // Reads one by one need a cache that is small for its world: `shard::spots` comes to them.
+        for &event in Event::ALL.iter().filter(|&&event| event != Event::Spots) {
             assert!(total.of(event) > 0, "no seed came to: {}", event.name());
         }
     }
@@ -375,8 +376,8 @@ fn an_error_in_one_of_four_writes_in_flight_costs_nothing_that_was_acknowledged(
             sim.shard().input_drained(NOW);
         }
         assert_eq!(sim.log_writes(), 0, "the device has not been asked for anything yet");
-        sim.step(NOW);
-        assert!(2 < sim.log_writes(), "{} writes are in flight", sim.log_writes());
+        sim.gather();
+        assert_eq!(sim.log_writes(), 4);
         sim.run(NOW);
         let told = number_of(&mut sim);
         if sim.shard().poisoned().is_some() {

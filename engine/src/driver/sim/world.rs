@@ -532,7 +532,13 @@ impl World {
                 let done = node.put_fact(&topic_key(*topic), Some(b"known"), now)?;
                 done.map(|sequence| (0, sequence))
             }
-            Request::Produce { queue, bodies } => node.append(&self.plan, *queue, bodies, now)?,
+            Request::Produce { queue, bodies } => {
+                let done = node.append(&self.plan, *queue, bodies, now)?;
+                if self.random.one_in(3) {
+                    node.sim.shard().close_if_worth();
+                }
+                done
+            }
             Request::Copy { queue, body } => node.append(&self.plan, *queue, &[*body], now)?,
         };
         let Some((first, sequence)) = done else { return Ok(false) };
