@@ -1,8 +1,6 @@
 //! Measures one producer with default settings:
 //! `cargo run --release -p ringmq-client --example throughput -- NAME_SERVER IN_FLIGHT SECONDS [BODY] [batch]`.
 //!
-//! It runs on one thread, or with `THREADS` in the environment on so many of a multi-threaded runtime.
-//!
 //! Prints messages per second, and this process's CPU time per message (Linux).
 #![expect(clippy::print_stdout, reason = "printing is what the example is for")]
 
@@ -25,20 +23,8 @@ fn cpu_ticks() -> u64 {
     fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let threads = std::env::var("THREADS").ok().map(|threads| threads.parse()).transpose()?;
-    let mut runtime = match threads {
-        None => tokio::runtime::Builder::new_current_thread(),
-        Some(_) => tokio::runtime::Builder::new_multi_thread(),
-    };
-    if let Some(threads) = threads {
-        runtime.worker_threads(threads);
-    }
-    // A default runtime has its main task on the calling thread, which takes no part in the others.
-    runtime.enable_all().build()?.block_on(measure())
-}
-
-async fn measure() -> Result<(), Box<dyn std::error::Error>> {
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let number = |at: usize, default: usize| -> usize {
         args.get(at).and_then(|arg| arg.parse().ok()).unwrap_or(default)

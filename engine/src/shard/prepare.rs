@@ -3,9 +3,9 @@
 //!
 //! Zeroing doubles what the device has to write. While groups are so large that the device's bytes are
 //! the limit, nothing is zeroed, and the writer goes on in space that is only reserved: the file system
-//! then notes with each write that the blocks hold something, which costs a large write less than
-//! its zeros would. Such space reads as zeros until then, so recovery sees no difference. Groups end on a page
-//! there: the file system takes writes of parts of a page that holds nothing one at a time.
+//! then notes with each write that the blocks hold something, which costs a large write less than its
+//! zeros would. Such space reads as zeros until then, so recovery sees no difference. Groups end on a
+//! page there: the file system takes writes of parts of a page that holds nothing one at a time.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -169,7 +169,7 @@ impl Segments {
         (end > prepared && missing > 0 && missing <= len / 4).then_some(missing)
     }
 
-    /// The end of what a group with `room` bytes at `place` may use.
+    /// How much of `room` bytes at `place` a group may use that needs `len_min`, to end on a page.
     pub(super) fn on_page(&self, place: Place, len_min: usize, room: usize) -> usize {
         let end = place.byte + wide(room);
         let prepared = self.prepared.get(&place.ordinal).copied().unwrap_or(0);
