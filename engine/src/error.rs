@@ -46,7 +46,7 @@ impl fmt::Display for AppendError {
             Self::DiskFull(DiskUse { budget_bytes, used_bytes, free_bytes }) => write!(
                 f,
                 "no space for the log: it uses {used_bytes} of {budget_bytes} bytes, the device has \
-                 {free_bytes} bytes free"
+                 {free_bytes} bytes free, some of which stay so; free space there, or allow it more"
             ),
             Self::TooLarge { len, max } => {
                 write!(f, "the append needs {len} bytes, a group has at most {max}")
