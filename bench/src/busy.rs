@@ -1,4 +1,7 @@
-//! A busy load measured before, during and after something that should not disturb it.
+//! A busy load measured in turns alone and beside something that should not disturb it.
+//!
+//! A broker at the edge of its device falls into one of several rhythms of group commit and stays in
+//! it for seconds, so one window of either kind says little: several of each alternate.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Session, Target, latency_text};
 use crate::load::{Budget, Load};
-use crate::measure::{Tally, per_second};
+use crate::measure::{Tally, median, per_second};
 use crate::produce::{LoadArgs, drain};
 use crate::reactor::{Actor, Stop, run};
 
@@ -33,6 +36,9 @@ pub(crate) struct BusyArgs {
     /// Bytes of bodies of each window at most
     #[arg(long, default_value_t = 2_000_000_000)]
     pub(crate) bytes_max: u64,
+    /// Windows beside the disturbance, each between two without it
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
 }
 
 /// What one window brought.
@@ -126,7 +132,47 @@ impl BusyArgs {
     }
 }
 
-/// The rate during, as a part of the mean of the rates before and after.
-pub(crate) fn slowdown(before: &Window, during: &Window, after: &Window) -> f64 {
-    during.rate / f64::midpoint(before.rate, after.rate)
+/// Windows that alternate: the first and the last are without the disturbance.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    alone: Vec<Window>,
+    beside: Vec<Window>,
+}
+
+impl Rounds {
+    pub(crate) fn push_alone(&mut self, window: Window) {
+        self.alone.push(window);
+    }
+
+    pub(crate) fn push_beside(&mut self, window: Window) {
+        self.beside.push(window);
+    }
+
+    /// The median of each round's rate beside as a part of the mean of the rates around it.
+    pub(crate) fn part(&self) -> f64 {
+        let around = self.alone.windows(2).filter_map(|pair| match pair {
+            [before, after] => Some(f64::midpoint(before.rate, after.rate)),
+            _ => None,
+        });
+        median(self.beside.iter().zip(around).map(|(beside, alone)| beside.rate / alone))
+    }
+
+    /// The windows as JSON.
+    pub(crate) fn json(&self) -> Value {
+        let all = |windows: &[Window]| windows.iter().map(Window::json).collect::<Vec<_>>();
+        json!({ "alone": all(&self.alone), "beside": all(&self.beside) })
+    }
+
+    /// The windows as text, one line each, and what follows.
+    pub(crate) fn text(&self) -> String {
+        let line = |what: &str, window: &Window| format!("busy {what} {}\n", window.text());
+        let mut text = String::new();
+        for (turn, alone) in self.alone.iter().enumerate() {
+            text += &line("alone ", alone);
+            if let Some(beside) = self.beside.get(turn) {
+                text += &line("beside", beside);
+            }
+        }
+        text + &format!("beside / alone = {:.3}", self.part())
+    }
 }

@@ -1,8 +1,8 @@
 //! `idle`: thousands of connections that wait, and what they cost.
 //!
 //! Each connection sends a heartbeat and parks one pull at the end of a queue. A busy load on
-//! another topic is measured before, beside and after them; the broker's anonymous memory is read
-//! before they come and while they wait.
+//! another topic is measured alone and beside them in turns; the broker's anonymous memory is read
+//! before they come and while they wait. Of the turns the worst is told.
 
 use std::io;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use clap::Args;
 use serde_json::json;
 
 use crate::admin::Admin;
-use crate::busy::{BusyArgs, slowdown};
+use crate::busy::{BusyArgs, Rounds};
 use crate::cli::{Session, Target};
 use crate::conn::IDLE_INBOX_LEN;
 use crate::consume::{ConsumerOptions, Consumers, CursorSpec, Latency, Membership};
 use crate::frame::{PullFrame, PullSpec};
 use crate::measure::Tally;
-use crate::reactor::{Stop, run};
+use crate::reactor::{Actor, Stop, run};
 
 /// How long the broker gets to settle after the connections came or went.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
@@ -40,6 +40,24 @@ pub(crate) struct Idle {
     suspend_ms: u32,
 }
 
+/// What was seen of the waiting connections.
+#[derive(Clone, Copy, Default)]
+struct Waited {
+    memory_kib: Option<u64>,
+    open: usize,
+    parked: usize,
+}
+
+impl Waited {
+    fn or_worse(self, other: Self) -> Self {
+        Self {
+            memory_kib: self.memory_kib.max(other.memory_kib),
+            open: self.open.min(other.open),
+            parked: self.parked.min(other.parked),
+        }
+    }
+}
+
 impl Idle {
     /// Runs the subcommand.
     ///
@@ -51,25 +69,30 @@ impl Idle {
         let mut session = self.target.open()?;
         let mut load = self.busy.open(&self.target, &session)?;
         self.busy.warm_up(&mut load, &mut session)?;
-        let before = self.busy.window(&mut load, None, &mut session)?;
+        let mut rounds = Rounds::default();
+        rounds.push_alone(self.busy.window(&mut load, None, &mut session)?);
         let memory_before = session.probe.rss_anon_kib();
-
-        let mut waiting = self.connect(&session)?;
-        waiting.begin(&session.reactor)?;
-        let settled = session.reactor.now().plus(SETTLE_TIME);
-        run(&mut session.reactor, &mut [&mut load, &mut waiting], settled, Stop::AtTime)?;
-        let memory_waiting = session.probe.rss_anon_kib();
-        let (open, parked) = (waiting.open(), waiting.parked());
-        let beside = self.busy.window(&mut load, Some(&mut waiting), &mut session)?;
-        let refused = waiting.tally.errors_json();
-
-        drop(waiting);
-        let settled = session.reactor.now().plus(SETTLE_TIME);
-        run(&mut session.reactor, &mut [&mut load], settled, Stop::AtTime)?;
-        let after = self.busy.window(&mut load, None, &mut session)?;
-
-        let growth_mib = mib(memory_waiting) - mib(memory_before);
-        let part = slowdown(&before, &beside, &after);
+        let mut worst: Option<Waited> = None;
+        let mut refused = Tally::default();
+        for _ in 0..self.busy.rounds {
+            let mut waiting = self.connect(&session)?;
+            waiting.begin(&session.reactor)?;
+            settle(&mut session, &mut [&mut load, &mut waiting])?;
+            let waited = Waited {
+                memory_kib: session.probe.rss_anon_kib(),
+                open: waiting.open(),
+                parked: waiting.parked(),
+            };
+            rounds.push_beside(self.busy.window(&mut load, Some(&mut waiting), &mut session)?);
+            refused.fail_as(&waiting.tally);
+            worst = Some(worst.map_or(waited, |worst| worst.or_worse(waited)));
+            drop(waiting);
+            settle(&mut session, &mut [&mut load])?;
+            rounds.push_alone(self.busy.window(&mut load, None, &mut session)?);
+        }
+        let refused = refused.errors_json();
+        let Waited { memory_kib, open, parked } = worst.unwrap_or_default();
+        let growth_mib = mib(memory_kib) - mib(memory_before);
         let result = json!({
             "command": "idle",
             "idle_connections": self.idle,
@@ -78,18 +101,13 @@ impl Idle {
             "parked": parked,
             "memory_growth_mib": growth_mib,
             "bytes_per_connection": growth_mib * 1_048_576.0 / f64::from(self.idle.max(1)),
-            "busy_before": before.json(),
-            "busy_beside": beside.json(),
-            "busy_after": after.json(),
-            "busy_part": part,
+            "busy": rounds.json(),
+            "busy_part": rounds.part(),
             "errors": refused,
         });
         let text = format!(
-            "{open} open, {parked} parked   memory +{growth_mib:.1} MiB   errors {refused}\n\
-             busy before {}\nbusy beside {}\nbusy after  {}\nbeside / alone = {part:.3}",
-            before.text(),
-            beside.text(),
-            after.text(),
+            "{open} open, {parked} parked   memory +{growth_mib:.1} MiB   errors {refused}\n{}",
+            rounds.text(),
         );
         self.target.report(&text, &result)
     }
@@ -132,6 +150,12 @@ impl Idle {
         waiting.tally = Tally::default();
         Ok(waiting)
     }
+}
+
+/// Lets the broker settle while the actors are served.
+fn settle(session: &mut Session, actors: &mut [&mut dyn Actor]) -> io::Result<()> {
+    let settled = session.reactor.now().plus(SETTLE_TIME);
+    run(&mut session.reactor, actors, settled, Stop::AtTime)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 KiB")]

@@ -61,6 +61,11 @@ impl Tally {
         }
     }
 
+    /// Counts what the other one counted as failures.
+    pub(crate) fn fail_as(&mut self, other: &Self) {
+        other.errors.iter().for_each(|(&code, &count)| self.fail_many(code, count));
+    }
+
     /// A latency quantile in milliseconds.
     pub(crate) fn quantile_ms(&self, quantile: f64) -> f64 {
         nanos_to_ms(self.latency.value_at_quantile(quantile))
@@ -163,4 +168,25 @@ pub(crate) fn costs_json(before: &Sample, after: &Sample, messages: u64) -> Valu
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 pub(crate) fn per_second(count: u64, from: Nanos, until: Nanos) -> f64 {
     count as f64 * 1e9 / until.since(from).max(1) as f64
+}
+
+/// The middle value; the mean of the two middle ones of an even number.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let upper = values.get(values.len() / 2).copied().unwrap_or_default();
+    let lower = values.get((values.len().max(1) - 1) / 2).copied().unwrap_or_default();
+    f64::midpoint(lower, upper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_of_an_even_number_lies_in_the_middle() {
+        assert!((median([3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!((median([4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
+        assert!(median([]).abs() < 1e-9);
+    }
 }

@@ -13,6 +13,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::cli::say;
+use crate::measure;
 
 /// Makes one table out of a comparison's results.
 #[derive(Args, Clone, Debug)]
@@ -174,12 +175,9 @@ fn values(runs: &Runs, pointer: &str) -> Vec<f64> {
     values
 }
 
-/// The middle value; the mean of the two middle ones of an even number.
 fn median(runs: &Runs, pointer: &str) -> Option<f64> {
     let values = values(runs, pointer);
-    let upper = *values.get(values.len() / 2)?;
-    let lower = *values.get(values.len().checked_sub(1)? / 2)?;
-    Some(f64::midpoint(lower, upper))
+    (!values.is_empty()).then(|| measure::median(values))
 }
 
 fn row(what: &str, broker: &str, runs: &Runs) -> String {

@@ -1,7 +1,7 @@
 //! `stall`: consumers that stop reading in the middle of an answer, and what they do to producers.
 //!
 //! A backlog is written; each consumer asks for many answers at once, reads a few hundred bytes of
-//! the first one and then nothing more. The producers are measured before, beside and after.
+//! the first one and then nothing more. The producers are measured alone and beside them in turns.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use ringmq_protocol::frame::Encoding;
 use serde_json::json;
 
 use crate::admin::join;
-use crate::busy::{BusyArgs, slowdown};
+use crate::busy::{BusyArgs, Rounds};
 use crate::cli::{Session, Target};
 use crate::conn::{Conn, IDLE_INBOX_LEN};
 use crate::frame::{PullFrame, PullSpec};
@@ -50,31 +50,29 @@ impl Stall {
         let backlog = Budget { messages: self.backlog, bytes: u64::MAX };
         window(&mut load, backlog, crate::produce::DRAIN_TIME, &mut session.reactor)?;
         self.busy.warm_up(&mut load, &mut session)?;
-        let before = self.busy.window(&mut load, None, &mut session)?;
+        let mut rounds = Rounds::default();
+        rounds.push_alone(self.busy.window(&mut load, None, &mut session)?);
         let memory_before = session.probe.rss_anon_kib();
-        let stalled = self.stall(&session)?;
-        let beside = self.busy.window(&mut load, None, &mut session)?;
-        let memory_beside = session.probe.rss_anon_kib();
-        drop(stalled);
-        let after = self.busy.window(&mut load, None, &mut session)?;
-        let part = slowdown(&before, &beside, &after);
+        let mut memory_beside = None;
+        for _ in 0..self.busy.rounds {
+            let stalled = self.stall(&session)?;
+            rounds.push_beside(self.busy.window(&mut load, None, &mut session)?);
+            memory_beside = memory_beside.max(session.probe.rss_anon_kib());
+            drop(stalled);
+            rounds.push_alone(self.busy.window(&mut load, None, &mut session)?);
+        }
         let result = json!({
             "command": "stall",
             "stalled": self.stalled,
             "pulls": self.pulls,
-            "busy_before": before.json(),
-            "busy_beside": beside.json(),
-            "busy_after": after.json(),
-            "busy_part": part,
+            "busy": rounds.json(),
+            "busy_part": rounds.part(),
             "rss_anon_kib_before": memory_before,
             "rss_anon_kib_beside": memory_beside,
         });
         let text = format!(
-            "producers before {}\nproducers beside {}\nproducers after  {}\n\
-             beside / alone = {part:.3}   anonymous memory {} -> {} KiB",
-            before.text(),
-            beside.text(),
-            after.text(),
+            "{}   anonymous memory {} -> {} KiB",
+            rounds.text(),
             memory_before.unwrap_or_default(),
             memory_beside.unwrap_or_default(),
         );

@@ -9,9 +9,10 @@ use serde_json::json;
 
 use super::Bench;
 use super::device::Device;
-use super::figures::{Figures, median};
+use super::figures::Figures;
 use super::own::{Failure, Load, Own};
 use super::table::{Bar, Row, Table};
+use crate::measure::median;
 
 /// Group lengths that the best bare figure is sought among, and how many are in flight.
 const GROUPS: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];

@@ -10,9 +10,10 @@ use serde_json::json;
 
 use super::Bench;
 use super::device::{Device, LEN_MAX};
-use super::figures::{Figures, float, median};
+use super::figures::{Figures, float};
 use super::own::{Failure, Load, Own};
 use super::table::{Bar, Row, Table};
+use crate::measure::median;
 
 const RECORD_LEN: usize = 1024;
 const SEGMENT_LEN: u64 = 256 << 20;

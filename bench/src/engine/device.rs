@@ -14,9 +14,10 @@ use io_uring::{IoUring, opcode, squeue};
 use rustix::fs::{Mode, OFlags};
 
 use super::Bench;
-use super::figures::{Figures, Lap, median};
+use super::figures::{Figures, Lap};
 use super::own::Failure;
 use super::table::{Bar, Row, Table};
+use crate::measure::median;
 
 const ALIGN: usize = 4096;
 /// Longest operation.

@@ -113,24 +113,3 @@ fn seconds(nanos: u64) -> f64 {
 pub(crate) fn float(count: u64) -> f64 {
     count as f64
 }
-
-/// The middle value; the mean of the two middle ones of an even number.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let upper = values.get(values.len() / 2).copied().unwrap_or_default();
-    let lower = values.get((values.len().max(1) - 1) / 2).copied().unwrap_or_default();
-    f64::midpoint(lower, upper)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_median_of_an_even_number_lies_in_the_middle() {
-        assert!((median([3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
-        assert!((median([4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
-        assert!(median([]).abs() < 1e-9);
-    }
-}

@@ -24,10 +24,11 @@ mod with_peers {
     use redb::{Database, Durability, TableDefinition};
     use serde_json::json;
 
-    use super::super::figures::{Figures, median};
+    use super::super::figures::Figures;
     use super::super::own::{Load, Own};
     use super::super::table::{Bar, Row};
     use super::{Bench, Failure, Table};
+    use crate::measure::median;
 
     const RECORD_LEN: usize = 1024;
     /// Records of one commit; with one in flight, every record waits for the device.
@@ -35,13 +36,15 @@ mod with_peers {
     /// Each run ends after this time, however slow it is.
     const SECONDS: f64 = 2.0;
 
+    /// Measures one of them in a folder.
+    type Measure = fn(&Path, &mut Runs<'_>) -> Result<(), Failure>;
     /// A log or store under test: appends `together` records in one durable commit.
     type Commit<'a> = Box<dyn FnMut(usize) -> Result<(), Failure> + 'a>;
 
     pub(in super::super) fn run(bench: &Bench, table: &mut Table) -> Result<(), Failure> {
         for together in TOGETHER {
             let mut engine = Vec::new();
-            let peers: [(&str, fn(&Path, &mut Runs<'_>) -> Result<(), Failure>); 3] =
+            let peers: [(&str, Measure); 3] =
                 [("okaywal", okaywal), ("redb", redb), ("fjall", fjall)];
             let mut found: Vec<(&str, Vec<Figures>)> =
                 peers.iter().map(|(name, _)| (*name, Vec::new())).collect();

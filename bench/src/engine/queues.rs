@@ -3,9 +3,10 @@
 use serde_json::json;
 
 use super::Bench;
-use super::figures::{Figures, float, median};
+use super::figures::{Figures, float};
 use super::own::{Failure, Load, Own};
 use super::table::{Bar, Row, Table};
+use crate::measure::median;
 use crate::procfs;
 
 const RECORD_LEN: usize = 1024;

@@ -10,9 +10,10 @@ use ringmq_engine::{
 use serde_json::json;
 
 use super::Bench;
-use super::figures::{Figures, median};
+use super::figures::Figures;
 use super::own::{Failure, now};
 use super::table::{Bar, Row, Table};
+use crate::measure::median;
 
 const RECORD_LEN: usize = 1024;
 const RECORDS: u64 = 3_000_000;

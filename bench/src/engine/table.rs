@@ -4,8 +4,8 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use super::figures::median;
 use crate::cli::say;
+use crate::measure::median;
 
 /// What a row is held against.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,10 @@ use ringmq_engine::{QueueNo, QueueOffset, ReadLimits, ReadOutcome, StoredRecord,
 use serde_json::json;
 
 use super::Bench;
-use super::figures::{Figures, median};
+use super::figures::Figures;
 use super::own::{Failure, Load, Own};
 use super::table::{Bar, Row, Table};
+use crate::measure::median;
 
 const RECORD_LEN: usize = 1024;
 /// What lies in memory: less than the tail's default of 64 MiB.
