@@ -57,6 +57,10 @@ use retention::Retention;
 use spots::{SpotRead, Spots};
 pub(crate) use tail::Tail;
 
+/// Of the bytes for what is read back, the queue index may keep one in this many of its own: more
+/// than the entries of what lies there take, unless records are tiny.
+const INDEX_PART: usize = 16;
+
 /// How much memory a shard may use, and when it writes checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardLimits {
@@ -64,7 +68,8 @@ pub struct ShardLimits {
     pub tail_bytes: usize,
     /// Bytes for groups longer than [`group_bytes`](Self::group_bytes).
     pub large_bytes: usize,
-    /// Bytes for parts of the log that were read back from the device.
+    /// Bytes for parts of the log that were read back from the device. Parts of the index take a
+    /// sixteenth of that besides, and 32 MiB at least.
     pub cold_bytes: usize,
     /// Bytes for queue entries that are not in blocks of the index yet.
     pub view_bytes: usize,
@@ -298,12 +303,13 @@ impl Shard {
             acknowledge,
             commit_by,
             epoch,
-            views,
+            mut views,
             saved,
             repeats,
             segments,
             now,
         } = start;
+        views.index.keep_more(limits.cold_bytes / INDEX_PART);
         let covered = views.covered;
         let unreadable = views.unreadable;
         // A checkpoint counts as the newest one only if nothing had to be replayed behind it.

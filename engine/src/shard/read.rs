@@ -8,7 +8,7 @@ use crate::format::index_block::{self, QueueEntry};
 use crate::mem::RecordSlice;
 use crate::units::{EpochMillis, LogOffset, QueueOffset, index, wide};
 use crate::view::QueueNo;
-use crate::view::queue::{EntryPlace, TagFilter};
+use crate::view::queue::{Block, EntryPlace, TagFilter};
 
 /// When a read stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl Shard {
             return if from == max { ReadOutcome::AtEnd } else { ReadOutcome::BeyondEnd { max } };
         }
         let (mut bytes, mut count, mut at) = (0, 0, from);
-        let (mut block, mut near) = (None, None);
+        let (mut block, mut near) = (UsedBlock::default(), None);
         while at < max && count < limits.records_max && at.since(from) < scanned(limits) {
             let entry = match self.entry(queue, at, token, &mut block) {
                 Ok(entry) => entry,
@@ -211,24 +211,24 @@ impl Shard {
         self.tail.is_much_pinned()
     }
 
-    /// The entry of a visible offset. `last` keeps the block that it came from for the next call.
+    /// The entry of a visible offset. `used` keeps the block that it came from for the next call.
     fn entry(
         &mut self,
         queue: QueueNo,
         at: QueueOffset,
         token: u64,
-        last: &mut Option<(u64, RecordSlice)>,
+        used: &mut UsedBlock,
     ) -> Result<QueueEntry, Miss> {
-        let (block, n) = match self.entry_place(queue, at).ok_or(Miss::Outside)? {
-            EntryPlace::Here(entry) => return Ok(entry),
-            EntryPlace::Block(block, n) => (block, n),
-        };
-        if last.as_ref().is_none_or(|(known, _)| *known != block.at) {
-            let bytes = self.index_block(block.at, &block.head(queue.0), Some(token))?;
-            *last = Some((block.at, bytes));
+        if let Some(entry) = used.entry(at) {
+            return Ok(entry);
         }
-        let bytes = last.as_ref().map(|(_, bytes)| bytes);
-        bytes.and_then(|bytes| index_block::entry(bytes, n)).ok_or(Miss::Outside)
+        let block = match self.entry_place(queue, at).ok_or(Miss::Outside)? {
+            EntryPlace::Here(entry) => return Ok(entry),
+            EntryPlace::Block(block) => block,
+        };
+        let bytes = self.index_block(block.at, &block.head(queue.0), Some(token))?;
+        used.0 = Some((block, bytes));
+        used.entry(at).ok_or(Miss::Outside)
     }
 
     fn entry_place(&self, queue: QueueNo, at: QueueOffset) -> Option<EntryPlace> {
@@ -240,17 +240,18 @@ impl Shard {
         &mut self,
         queue: QueueNo,
         at: QueueOffset,
-        last: &mut Option<(u64, RecordSlice)>,
+        used: &mut UsedBlock,
     ) -> Option<QueueEntry> {
-        let (block, n) = match self.entry_place(queue, at)? {
-            EntryPlace::Here(entry) => return Some(entry),
-            EntryPlace::Block(block, n) => (block, n),
-        };
-        if last.as_ref().is_none_or(|(known, _)| *known != block.at) {
-            let head = block.head(queue.0);
-            *last = self.views.index.block(block.at, &head)?.ok().map(|bytes| (block.at, bytes));
+        if let Some(entry) = used.entry(at) {
+            return Some(entry);
         }
-        last.as_ref().and_then(|(_, bytes)| index_block::entry(bytes, n))
+        let block = match self.entry_place(queue, at)? {
+            EntryPlace::Here(entry) => return Some(entry),
+            EntryPlace::Block(block) => block,
+        };
+        let bytes = self.views.index.block(block.at, &block.head(queue.0))?.ok()?;
+        used.0 = Some((block, bytes));
+        used.entry(at)
     }
 
     /// The record of a queue that starts at a position, wherever the position comes from: only a
@@ -294,12 +295,24 @@ impl Shard {
         at: QueueOffset,
         token: u64,
     ) -> Result<EpochMillis, Miss> {
-        let entry = self.entry(queue, at, token, &mut None)?;
+        let entry = self.entry(queue, at, token, &mut UsedBlock::default())?;
         let (base, groups) = self.groups_at(entry.position, token)?;
         headers(base, &groups, self.geometry.block_len())
             .find(|(_, header, padded)| entry.position < header.position.plus(*padded))
             .map(|(_, header, _)| header.store_time)
             .ok_or(Miss::Outside)
+    }
+}
+
+/// The block that the last entry of a queue came from: the next one is most likely in it, too.
+#[derive(Default)]
+pub(super) struct UsedBlock(Option<(Block, RecordSlice)>);
+
+impl UsedBlock {
+    fn entry(&self, at: QueueOffset) -> Option<QueueEntry> {
+        let (block, bytes) = self.0.as_ref()?;
+        let at = u64::try_from(at.get()).ok().filter(|&at| at < block.end())?;
+        index_block::entry(bytes, index(at.checked_sub(block.first)?))
     }
 }
 

@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 
 use super::cold::{ChunkKey, Miss};
+use super::read::UsedBlock;
 use super::{Purpose, Shard};
 use crate::error::ReadError;
 use crate::format::index_block::QueueEntry;
@@ -234,9 +235,9 @@ impl Shard {
         filter: &TagFilter,
     ) -> Vec<QueueEntry> {
         let max = self.max_offset(queue);
-        let (mut block, mut at, mut found) = (None, from, Vec::new());
+        let (mut used, mut at, mut found) = (UsedBlock::default(), from, Vec::new());
         while at < max && found.len() < BATCH_MAX && at.since(from) < SCAN_MAX {
-            let Some(entry) = self.entry_at_hand(queue, at, &mut block) else { break };
+            let Some(entry) = self.entry_at_hand(queue, at, &mut used) else { break };
             at = at.plus(1);
             if self.tail.start().is_some_and(|tail| entry.position >= tail) {
                 break;

@@ -18,8 +18,8 @@ const WRITE_LEN: usize = 4096;
 /// No two blocks begin within so many bytes.
 const BLOCK_LEN_MIN: usize = 32;
 const _: () = assert!(BLOCK_LEN_MIN <= index_block::HEADER_LEN);
-/// Pieces that stay in memory after they were written or read: 32 MiB.
-const CACHED_PIECES_MAX: usize = 128;
+/// Pieces that stay in memory after they were written or read, at least: 32 MiB.
+const CACHED_PIECES_MIN: usize = 128;
 
 /// A stretch of the file.
 #[derive(Clone)]
@@ -87,6 +87,8 @@ pub(crate) struct Index {
     cached: HashMap<u64, Piece>,
     /// Pieces in memory in the order of their arrival.
     order: VecDeque<u64>,
+    /// How many stay there beyond the least.
+    more: usize,
     /// Everything before this has been given back to the file system.
     discarded: u64,
 }
@@ -99,6 +101,11 @@ impl Index {
     /// An index whose file is used up to `next`, a multiple of 4,096, and empty up to `discarded`.
     pub(crate) fn restored(next: u64, discarded: u64) -> Self {
         Self { next: next.next_multiple_of(wide(WRITE_LEN)), discarded, ..Self::default() }
+    }
+
+    /// Keeps so many more bytes in memory after they were written or read.
+    pub(crate) fn keep_more(&mut self, bytes: usize) {
+        self.more = bytes / PIECE_LEN;
     }
 
     pub(crate) fn next(&self) -> u64 {
@@ -194,7 +201,7 @@ impl Index {
     }
 
     fn evict(&mut self) {
-        for _ in CACHED_PIECES_MAX..self.order.len() {
+        for _ in CACHED_PIECES_MIN + self.more..self.order.len() {
             let Some(oldest) = self.order.pop_front() else { return };
             if self.waits(oldest) {
                 self.order.push_back(oldest);
@@ -378,18 +385,21 @@ mod tests {
 
     #[test]
     fn what_waits_to_be_written_stays_in_memory() {
-        let mut index = Index::default();
-        let (at, head) = put(&mut index, 9, 20_000);
-        for owner in 0..300 {
-            put(&mut index, owner, 20_000);
+        for more in [0, 7] {
+            let mut index = Index::default();
+            index.keep_more(more * PIECE_LEN);
+            let (at, head) = put(&mut index, 9, 20_000);
+            for owner in 0..300 {
+                put(&mut index, owner, 20_000);
+            }
+            assert!(index.block(at, &head).is_some());
+            let end = index.end_page();
+            while let Some(stretch) = index.take_unwritten(end) {
+                index.written(stretch.at, true);
+            }
+            assert!(index.block(at, &head).is_none());
+            assert_eq!(index.cached.len(), CACHED_PIECES_MIN + more);
         }
-        assert!(index.block(at, &head).is_some());
-        let end = index.end_page();
-        while let Some(stretch) = index.take_unwritten(end) {
-            index.written(stretch.at, true);
-        }
-        assert!(index.block(at, &head).is_none());
-        assert!(index.cached.len() <= CACHED_PIECES_MAX);
     }
 
     #[test]

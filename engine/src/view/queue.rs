@@ -56,8 +56,8 @@ impl Block {
 /// Where an entry is to be looked up.
 pub(crate) enum EntryPlace {
     Here(QueueEntry),
-    /// Entry `n` of a block.
-    Block(Block, usize),
+    /// In this block.
+    Block(Block),
 }
 
 /// Where the first entry at or behind a log position is.
@@ -368,8 +368,7 @@ impl Queue {
         }
         let after = self.blocks.partition_point(|block| block.first <= offset);
         let block = *self.blocks.get(after.checked_sub(1)?)?;
-        let n = offset - block.first;
-        (offset < block.end()).then_some(EntryPlace::Block(block, index(n)))
+        (offset < block.end()).then_some(EntryPlace::Block(block))
     }
 
     /// The first entry whose record lies at or behind a position; positions rise with offsets.
@@ -444,7 +443,9 @@ mod tests {
         for offset in offsets {
             match queue.entry(offset) {
                 Some(EntryPlace::Here(found)) => assert_eq!(found.tag.unsigned_abs(), offset),
-                Some(EntryPlace::Block(block, n)) => assert_eq!(block.first + wide(n), offset),
+                Some(EntryPlace::Block(block)) => {
+                    assert!((block.first..block.end()).contains(&offset));
+                }
                 None => panic!("offset {offset} is gone"),
             }
         }

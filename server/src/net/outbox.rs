@@ -118,6 +118,7 @@ impl Outbox {
         }
         self.cover_text();
         let mut gathering = mem::take(&mut self.spare);
+        gathering.len = self.len();
         mem::swap(&mut gathering.text, &mut self.text);
         mem::swap(&mut gathering.pieces, &mut self.pieces);
         (self.uncovered, self.shared_len) = (0, 0);
@@ -139,7 +140,7 @@ impl Batch {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Plain(bytes) => bytes.len(),
-            Self::Gathered(gathering) => gathering.len(),
+            Self::Gathered(gathering) => gathering.len,
         }
     }
 
@@ -156,7 +157,7 @@ impl Batch {
         match self {
             Self::Plain(bytes) => write_plain(stream, bytes, progress).await,
             Self::Gathered(gathering) => {
-                let total = gathering.len();
+                let total = gathering.len;
                 let (result, gathering) = gathering.write(stream).await;
                 let taken = taken(result)?;
                 progress();
@@ -235,7 +236,7 @@ mod tests {
             outbox.open().extend_from_slice(b"c");
             assert_eq!(outbox.len(), 5002, "round {round}");
             let gathering = gathered(outbox.take());
-            assert_eq!(gathering.len(), 5002);
+            assert_eq!(gathering.len, 5002);
             assert_eq!(gathering.rest(0), [&b"a"[..], &[b'b'; 5000], b"c"].concat());
             assert_eq!(outbox.len(), 0);
             outbox.recycle(Batch::Gathered(gathering));
