@@ -475,6 +475,7 @@ impl Scan<'_> {
         header.sequence == covered.sequence.next()
             && header.previous == covered.header_crc
             && header.epoch >= covered.epoch
+            && !is_left_over(&self.known, header)
     }
 
     /// True when the log goes on at the start of the next segment instead of at this place.
@@ -623,14 +624,11 @@ impl Scan<'_> {
     ) -> io::Result<Option<(Place, Header)>> {
         let segment_len = self.geometry.segment_len();
         let known = std::mem::take(&mut self.known);
-        let is_left_over = |header: &Header| {
-            known.iter().any(|&(known, life)| known <= header.sequence && header.epoch < life)
-        };
         let mut next: Option<(Place, Header)> = None;
         let found = self.each_later(place, u64::MAX, |at, header| {
             let later = header.sequence > sequence && header.epoch >= epoch;
             let Some((from, found)) = &next else {
-                next = (later && !is_left_over(header)).then_some((at, *header));
+                next = (later && !is_left_over(&known, header)).then_some((at, *header));
                 return false;
             };
             if later && header.sequence <= found.sequence && header.epoch > found.epoch {
@@ -703,6 +701,12 @@ impl Scan<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a group was cut off: of these groups of the log one has its sequence or a lower one, and
+/// comes from a later life. Had it been in the log, that life would have gone on behind it.
+fn is_left_over(known: &[(Sequence, u64)], header: &Header) -> bool {
+    known.iter().any(|&(known, life)| known <= header.sequence && header.epoch < life)
 }
 
 /// Where the group at a place ends.

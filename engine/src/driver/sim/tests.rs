@@ -3,12 +3,13 @@
 use super::disk::SimDisk;
 use super::node::{number, offset};
 use super::random::Random;
-use super::shard::{Mood, SimShard};
+use super::shard::{Mood, OpenFailure, SimShard};
 use super::{CutOptions, Event, Tally, cut_power, run};
 use crate::error::AppendError;
 use crate::format::group::{Group, GroupRecord, Kind};
 use crate::format::manifest::Manifest;
 use crate::format::payload;
+use crate::layout::Place;
 use crate::op::FileId;
 use crate::shard::{Acknowledge, CommitBy, ReadLimits, ReadOutcome, ShardLimits};
 use crate::units::{EpochMillis, Sequence};
@@ -510,8 +511,10 @@ fn a_checkpoint_that_was_passed_over_never_counts_again() {
     assert_eq!(read(&mut sim, 2), Some(2));
 }
 
-#[test]
-fn groups_that_were_cut_off_do_not_come_back_behind_damage() {
+/// A store whose log goes on in the second segment, where it has a long group and so many short ones,
+/// because three groups that were cut off lie at the end of the first one; and the byte where the
+/// first of them begins.
+fn with_groups_cut_off(short: u8) -> (SimShard, u64) {
     let mut sim = open(disk(), CommitBy::Caller);
     let number = queue(&mut sim);
     sim.shard().append(number, &[&[0; 8 << 10][..]], NOW).expect("there is room");
@@ -526,14 +529,20 @@ fn groups_that_were_cut_off_do_not_come_back_behind_damage() {
     }
     sim.shard().truncate(kept, 1000).expect("nothing is in flight");
     sim.cut(kept);
-    sim.shard().append(number, &[&[5; 60 << 10][..]], NOW).expect("there is room");
+    let long = sim.shard().append(number, &[&[5; 60 << 10][..]], NOW).expect("there is room");
     flush(&mut sim);
-    // It does not fit behind them, so the log goes on in the next segment.
-    for byte in 6..9 {
+    sim.shard().commit_through(long.sequence);
+    for byte in 6..6 + short {
         let last = append(&mut sim, byte);
         flush(&mut sim);
         sim.shard().commit_through(last);
     }
+    (sim, cut_at)
+}
+
+#[test]
+fn groups_that_were_cut_off_do_not_come_back_behind_damage() {
+    let (sim, cut_at) = with_groups_cut_off(3);
     let mut device = sim.crash();
     // Both groups that could follow are gone, the one that was cut off and the one that was not.
     assert!(device.flip_bit(FileId::Segment(0), cut_at + 40, 3));
@@ -542,6 +551,19 @@ fn groups_that_were_cut_off_do_not_come_back_behind_damage() {
     let mut sim = open(device, CommitBy::Caller);
     let found: Vec<_> = (1..6).map(|at| read(&mut sim, at)).collect();
     assert_eq!(found, [Some(1), None, Some(6), Some(7), Some(8)]);
+}
+
+#[test]
+fn groups_that_were_cut_off_do_not_stand_for_a_lost_end() {
+    let (mut sim, _) = with_groups_cut_off(0);
+    flush(&mut sim);
+    sim.shard().start_checkpoint(NOW);
+    flush(&mut sim);
+    assert_eq!(sim.shard().stats().checkpoints, 1);
+    let mut device = sim.crash();
+    device.wipe_from(Place { ordinal: 1, byte: 0 });
+    let opened = device.open(limits(), CommitBy::Caller, NOW);
+    assert!(matches!(opened, Err((_, OpenFailure::Refused(_)))));
 }
 
 #[test]
