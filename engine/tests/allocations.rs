@@ -45,6 +45,8 @@ static ALLOCATOR: Counting = Counting;
 static ALONE: Mutex<()> = Mutex::new(());
 
 const NOW: EpochMillis = EpochMillis::new(1_700_000_000_000);
+/// Long enough behind the last append to prepare segments in one go.
+const LATER: EpochMillis = EpochMillis::new(1_700_000_001_000);
 const WAIT: Duration = Duration::from_millis(100);
 const RECORD: [u8; 1024] = [7; 1024];
 /// Entries of the queue index lie in pieces of 256 KiB that are allocated as a whole: one for more
@@ -90,7 +92,7 @@ fn open(dir: &Path, acknowledge: Acknowledge) -> (RingShard, QueueNo) {
     };
     // The background work of preparing segments is no part of an append.
     while shard.shard().is_preparing() {
-        shard.turn_blocking(NOW, WAIT).unwrap();
+        shard.turn_blocking(LATER, WAIT).unwrap();
     }
     (shard, queue)
 }

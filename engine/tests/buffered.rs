@@ -14,6 +14,8 @@ use ringmq_engine::{
 };
 
 const NOW: EpochMillis = EpochMillis::new(1_700_000_000_000);
+/// Long enough behind the last append to prepare segments in one go.
+const LATER: EpochMillis = EpochMillis::new(1_700_000_001_000);
 const WAIT: Duration = Duration::from_millis(100);
 
 fn options(acknowledge: Option<Acknowledge>, buffers: &Path) -> StoreOptions {
@@ -60,7 +62,7 @@ impl Folders {
 /// The queue, with a shard that is ready for appends.
 fn queue(shard: &mut RingShard) -> QueueNo {
     while shard.shard().is_preparing() {
-        shard.turn_blocking(NOW, WAIT).unwrap();
+        shard.turn_blocking(LATER, WAIT).unwrap();
     }
     let queue = shard.shard().open_queue(b"queue", NOW).unwrap();
     shard.shard().input_drained(NOW);

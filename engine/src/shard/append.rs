@@ -383,6 +383,12 @@ impl Shard {
         opened
     }
 
+    /// Whether appends go on: the device has other work beside them then, bit by bit.
+    pub(super) fn has_appends(&self) -> bool {
+        const APPENDS_MS: u64 = 10;
+        self.now.since(self.last_append) <= APPENDS_MS
+    }
+
     fn open_group(&mut self, len_min: usize, now: EpochMillis) -> Result<(), AppendError> {
         let place = self.place_for(len_min);
         let position = self.geometry.position(place).ok_or_else(|| self.disk_full())?;

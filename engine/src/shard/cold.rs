@@ -32,8 +32,6 @@ const AHEAD_MAX: u32 = 8;
 /// While appends go on, one part of this length is read at a time, or one as long as the writes under
 /// way, where that is more: a write waits for the reads that the device has before it.
 const GENTLE_LEN: usize = 16 << 10;
-/// Appends go on if the last one is not longer ago than this.
-const APPENDS_MS: u64 = 10;
 /// All of a chunk, as a part of it.
 const WHOLE_USE: usize = 1 << 16;
 
@@ -463,7 +461,7 @@ impl Shard {
 
     /// Asks the device for what is wanted, bit by bit while appends go on.
     pub(super) fn issue_reads(&mut self) {
-        let gently = self.now.since(self.last_append) <= APPENDS_MS;
+        let gently = self.has_appends();
         let part = if gently {
             GENTLE_LEN.max(self.writing_bytes()).max(self.geometry.block_len())
         } else {

@@ -68,40 +68,31 @@ struct Pace {
     len: usize,
     /// Bytes that may be zeroed for what was logged.
     credit: u64,
-    /// A group was closed since the last write of zeros was issued.
-    is_disturbed: bool,
-    /// One was closed since the last tick.
-    is_used: bool,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { len: ZERO_PART, credit: 0, is_disturbed: false, is_used: false }
+        Self { len: ZERO_PART, credit: 0 }
     }
 }
 
 impl Pace {
     fn group_closed(&mut self, len: usize) {
         self.credit = (self.credit + wide(len) * PACE).min(wide(ZERO_LEN));
-        (self.len, self.is_disturbed, self.is_used) = (ZERO_PART, true, true);
+        self.len = ZERO_PART;
     }
 
-    fn tick(&mut self) {
-        self.is_disturbed &= self.is_used;
-        self.is_used = false;
-    }
-
-    /// Bytes to zero now with so many ahead of the writer; `None` when it is not time yet.
-    fn next_len(&self, ahead: u64) -> Option<usize> {
-        let is_due = !self.is_disturbed || ahead < AHEAD_MIN || self.credit >= wide(self.len);
+    /// Bytes to zero now with so many ahead of the writer; `None` when it is not time yet. Beside
+    /// appends, zeros do not follow each other, however seldom these are: one of them would wait.
+    fn next_len(&self, ahead: u64, beside_appends: bool) -> Option<usize> {
+        let is_due = !beside_appends || ahead < AHEAD_MIN || self.credit >= wide(self.len);
         let len = if ahead < AHEAD_LEAST { ZERO_LEN } else { self.len };
         is_due.then_some(len)
     }
 
-    /// As long as nothing comes between, the writes grow.
+    /// As long as no group comes between, the writes grow.
     fn issued(&mut self, len: usize) {
         self.credit = self.credit.saturating_sub(wide(len));
-        self.is_disturbed = false;
         self.len = (self.len * 2).min(ZERO_LEN);
     }
 }
@@ -216,7 +207,6 @@ impl Segments {
 
     pub(super) fn tick(&mut self, now: EpochMillis) {
         self.now = now;
-        self.pace.tick();
         // A clock that was set back must not make the pause longer.
         let over = |until: EpochMillis| until <= now || until.since(now) > RETRY_MS;
         if matches!(self.step, Step::Full { until } if over(until)) {
@@ -312,7 +302,7 @@ impl Shard {
         if ahead >= AHEAD_MIN && others_wait {
             return;
         }
-        if let Some(len) = self.segments.pace.next_len(ahead) {
+        if let Some(len) = self.segments.pace.next_len(ahead, self.has_appends()) {
             self.zero(ordinal, from, len);
         }
     }
@@ -467,5 +457,28 @@ impl Shard {
         self.segments.full();
         // Whoever waits for room is told that there is none.
         self.room = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_follow_each_other_only_when_nothing_else_is_written() {
+        let mut pace = Pace::default();
+        pace.group_closed(ZERO_PART / 2);
+        assert_eq!(pace.next_len(AHEAD_MIN, true), Some(ZERO_PART));
+        pace.issued(ZERO_PART);
+        assert_eq!(pace.next_len(AHEAD_MIN, true), None, "all that was logged has its zeros");
+        assert!(pace.next_len(AHEAD_MIN - 1, true).is_some(), "little is prepared");
+        pace.group_closed(512);
+        for len in [1, 2, 4].map(|times| times * ZERO_PART) {
+            assert_eq!(pace.next_len(AHEAD_MIN, false), Some(len));
+            pace.issued(len);
+        }
+        pace.group_closed(512);
+        assert_eq!(pace.next_len(AHEAD_MIN, false), Some(ZERO_PART));
+        assert_eq!(pace.next_len(AHEAD_MIN, true), None);
     }
 }
