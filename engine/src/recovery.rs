@@ -9,6 +9,9 @@
 //! tail of writes that nobody was told of, and the log is cut there. A read error is neither: it
 //! ends the opening.
 //!
+//! A group can be whole and chained and be none of the log: see `lives`. A header that tells of one may be
+//! found after the group was taken, where damage hid the nearer ones: recovery starts over then.
+//!
 //! Before each step, what a killed process has left in shared memory goes to its place in the log (see
 //! `buffers`), so that the log is followed as if the process had written it all.
 //!
@@ -18,10 +21,12 @@
 //! records.
 
 mod buffers;
+mod lives;
 
 use std::{fmt, io};
 
 use buffers::Buffers;
+use lives::Lives;
 
 use crate::format::buffers::Head;
 use crate::format::changes;
@@ -185,6 +190,34 @@ fn recover_from(
     source: &mut dyn LogSource,
     ordinals: Vec<u64>,
 ) -> Result<Recovered, RecoveryError> {
+    let mut known = Known::default();
+    loop {
+        if let Some(recovered) = attempt(geometry, source, ordinals.clone(), &mut known)? {
+            return Ok(recovered);
+        }
+        tracing::warn!(
+            shard = geometry.shard(),
+            "a group that was cut off was taken for one of the log; recovery starts over"
+        );
+    }
+}
+
+/// What outlives an attempt that has to be made again.
+#[derive(Default)]
+struct Known {
+    lives: Lives,
+    restored_groups: u64,
+    restored_bytes: u64,
+}
+
+/// As [`recover_from`]. `None` when it has turned out on the way that a group was taken which is none of the
+/// log: more is known of the lives that wrote it then, and the next attempt will not take that one.
+fn attempt(
+    geometry: &Geometry,
+    source: &mut dyn LogSource,
+    ordinals: Vec<u64>,
+    known: &mut Known,
+) -> Result<Option<Recovered>, RecoveryError> {
     let index_len = source.index_len()?.next_multiple_of(wide(PIECE_LEN));
     let first = ordinals.first().copied().unwrap_or(0);
     let buffers = Buffers::find(geometry, source)?;
@@ -193,18 +226,27 @@ fn recover_from(
         buffers,
         window: Window::new(geometry, source, ordinals),
         views: Views::empty(first, Index::restored(index_len, 0)),
-        report: RecoveryReport::default(),
+        report: RecoveryReport {
+            restored_groups: known.restored_groups,
+            restored_bytes: known.restored_bytes,
+            ..RecoveryReport::default()
+        },
         proven: Sequence::default(),
         first_of_next: None,
         epoch: 0,
-        known: Vec::new(),
+        lives: std::mem::take(&mut known.lives),
+        taken: (Sequence::default(), 0),
         torn: None,
     };
     let saved = scan.use_checkpoint()?;
     if !scan.report.from_checkpoint {
         scan.begin()?;
     }
-    scan.run()?;
+    if !scan.run()? {
+        let RecoveryReport { restored_groups, restored_bytes, .. } = scan.report;
+        *known = Known { lives: scan.lives, restored_groups, restored_bytes };
+        return Ok(None);
+    }
     if first > scan.views.trimmed {
         return Err(RecoveryError::NoStart(scan.views.trimmed));
     }
@@ -212,7 +254,7 @@ fn recover_from(
     scan.report.unreadable = scan.views.unreadable;
     let repeats = scan.repeats()?;
     let epoch = scan.epoch.max(scan.views.covered.epoch);
-    Ok(Recovered { views: scan.views, saved, repeats, report: scan.report, epoch })
+    Ok(Some(Recovered { views: scan.views, saved, repeats, report: scan.report, epoch }))
 }
 
 struct Scan<'a> {
@@ -227,8 +269,10 @@ struct Scan<'a> {
     first_of_next: Option<(u64, Option<Header>)>,
     /// The newest one of a header behind the end.
     epoch: u64,
-    /// Groups of the log that sound checkpoints name, and the lives that wrote them.
-    known: Vec<(Sequence, u64)>,
+    /// Of all headers that were looked at, and of checkpoints.
+    lives: Lives,
+    /// The last group that was taken for one of the log, and the life that wrote it.
+    taken: (Sequence, u64),
     /// A place behind which nothing was proven, and how far groups of this life reach there.
     torn: Option<(Place, u64)>,
 }
@@ -265,8 +309,9 @@ impl Scan<'_> {
         for (slot, checkpoint) in found {
             saved.number = saved.number.max(checkpoint.number);
             self.proven = self.proven.max(checkpoint.through.sequence);
-            let known = [checkpoint.from, checkpoint.through];
-            self.known.extend(known.map(|covered| (covered.sequence, covered.epoch)));
+            for known in [checkpoint.from, checkpoint.through] {
+                self.lives.note(known.sequence, known.epoch);
+            }
             let in_log =
                 self.has_group(&checkpoint.from)? && self.has_group(&checkpoint.through)?;
             if !in_log {
@@ -379,7 +424,7 @@ impl Scan<'_> {
         }
         let mut found = self.header_at(start)?.map(|(header, _)| (start, header));
         if found.is_none() {
-            found = self.next_behind(start, Sequence::default(), 0)?;
+            found = self.next_behind(start)?;
             self.note_damage(start);
         }
         if let Some((place, header)) = found {
@@ -397,27 +442,34 @@ impl Scan<'_> {
         covered.next = place;
     }
 
-    fn run(&mut self) -> Result<(), RecoveryError> {
+    /// Follows the log to its end. False when a group was taken on the way that is none of the log.
+    fn run(&mut self) -> Result<bool, RecoveryError> {
         loop {
             self.restore()?;
             let mut place = self.views.covered.next;
-            let mut found = self.look(place)?;
             if self.rolled_at(place)? {
                 place = Place { ordinal: place.ordinal + 1, byte: 0 };
-                found = self.look(place)?;
             }
-            match found {
+            match self.look(place)? {
                 Found::Next(padded) => self.apply(place, padded, false)?,
                 Found::Broken { .. } | Found::Nothing if !self.is_damage(place)? => {
-                    return Ok(self.cut()?);
+                    if self.has_taken_left_over() {
+                        return Ok(false);
+                    }
+                    self.cut()?;
+                    return Ok(true);
                 }
                 Found::Broken { readable: true, padded } => {
                     self.note_damage(place);
                     self.apply(place, padded, true)?;
                 }
                 Found::Broken { .. } | Found::Nothing => {
+                    let next = self.next_behind(place)?;
+                    if self.has_taken_left_over() {
+                        return Ok(false);
+                    }
                     self.note_damage(place);
-                    self.skip_from(place)?;
+                    self.skip_to(next)?;
                 }
             }
         }
@@ -470,35 +522,35 @@ impl Scan<'_> {
         })
     }
 
+    /// Whether the last group that was taken has turned out to be left over.
+    fn has_taken_left_over(&self) -> bool {
+        let (sequence, epoch) = self.taken;
+        self.lives.passed(sequence, epoch)
+    }
+
     fn follows(&self, header: &Header) -> bool {
         let covered = self.views.covered;
-        header.sequence == covered.sequence.next()
+        !self.lives.left_over(header)
+            && header.sequence == covered.sequence.next()
             && header.previous == covered.header_crc
-            && header.epoch >= covered.epoch
-            && !is_left_over(&self.known, header)
     }
 
     /// True when the log goes on at the start of the next segment instead of at this place.
     ///
     /// A group that an earlier life left here, torn or cut off, can have been followed by one of the
-    /// same sequence that no longer fitted: of two groups that could be the next one, that of the
-    /// later life is. Where the header here is gone, what lies behind it tells its life.
+    /// same sequence that no longer fitted, or the other way round: one of the two is left over. Where the
+    /// header here is gone, what lies behind it tells of its life.
     fn rolled_at(&mut self, place: Place) -> io::Result<bool> {
         let Some(there) = self.first_of(place.ordinal + 1)?.filter(|header| self.follows(header))
         else {
             return Ok(false);
         };
         let here = self.header_at(place)?.map(|(header, _)| header);
-        if let Some(here) = here.filter(|header| self.follows(header)) {
-            return Ok(here.epoch < there.epoch);
+        if here.is_some_and(|header| self.follows(&header)) {
+            return Ok(false);
         }
-        let mut goes_on_here = false;
-        self.each_later(place, u64::MAX, |at, header| {
-            let left = at.ordinal > place.ordinal;
-            goes_on_here = !left && header.sequence > there.sequence && header.epoch > there.epoch;
-            left || goes_on_here
-        })?;
-        Ok(!goes_on_here)
+        self.each_later(place, u64::MAX, |at, _| at.ordinal > place.ordinal)?;
+        Ok(self.follows(&there))
     }
 
     /// The header of a segment's first group. It is kept, since every group before it is compared.
@@ -517,6 +569,9 @@ impl Scan<'_> {
             let found = Header::read(probe.buffer().get(..len).unwrap_or_default());
             header = found.map(|(header, _)| header).filter(|header| self.is_at(header, place));
         }
+        if let Some(header) = &header {
+            self.lives.note_header(header);
+        }
         self.first_of_next = Some((ordinal, header));
         Ok(header)
     }
@@ -524,7 +579,11 @@ impl Scan<'_> {
     /// A sound header of this store and shard that names this very place.
     fn header_at(&mut self, place: Place) -> io::Result<Option<(Header, u32)>> {
         let found = Header::read(self.window.at(place, HEADER_LEN)?);
-        Ok(found.filter(|(header, _)| self.is_at(header, place)))
+        let found = found.filter(|(header, _)| self.is_at(header, place));
+        if let Some((header, _)) = &found {
+            self.lives.note_header(header);
+        }
+        Ok(found)
     }
 
     fn is_at(&self, header: &Header, place: Place) -> bool {
@@ -538,6 +597,7 @@ impl Scan<'_> {
         if let Some(group) = Group::parse(bytes) {
             self.views.apply(&group, place, padded, check, &mut Vec::new());
             self.views.apply_ends(&group);
+            self.taken = (group.header.sequence, group.header.epoch);
             self.report.groups += 1;
             self.report.bytes += wide(padded);
         }
@@ -595,16 +655,17 @@ impl Scan<'_> {
             let len = self.window.source.read(ordinal, 0, probe.buffer())?;
             let header = Header::read(probe.buffer().get(..len).unwrap_or_default());
             let place = Place { ordinal, byte: 0 };
-            let found = header.filter(|(header, _)| self.is_at(header, place));
-            proven = proven.max(found.map_or(proven, |(header, _)| header.committed));
+            if let Some((header, _)) = header.filter(|(header, _)| self.is_at(header, place)) {
+                self.lives.note_header(&header);
+                proven = proven.max(header.committed);
+            }
         }
         Ok(proven)
     }
 
     /// Goes on at the next group that can be read behind a damaged stretch.
-    fn skip_from(&mut self, place: Place) -> Result<(), RecoveryError> {
-        let Covered { sequence, epoch, .. } = self.views.covered;
-        let Some((place, header)) = self.next_behind(place, sequence, epoch)? else {
+    fn skip_to(&mut self, next: Option<(Place, Header)>) -> Result<(), RecoveryError> {
+        let Some((place, header)) = next else {
             return Err(RecoveryError::Lost { from: self.expected(), committed: self.proven });
         };
         self.start_before(place, &header);
@@ -614,32 +675,27 @@ impl Scan<'_> {
     /// The next group of the log behind a place that has no group to go on from.
     ///
     /// Not every header there is one of the log: behind its end, a life may have left groups that were
-    /// cut off, and the next life may have gone on in the next segment. But that one has given their
-    /// sequence, or a lower one, to a group of its own: it lies further on, or a checkpoint knows it.
-    fn next_behind(
-        &mut self,
-        place: Place,
-        sequence: Sequence,
-        epoch: u64,
-    ) -> io::Result<Option<(Place, Header)>> {
+    /// cut off, and the next life may have gone on in the next segment. So the first one found counts only
+    /// when nothing tells against it as far as writes reach.
+    fn next_behind(&mut self, place: Place) -> io::Result<Option<(Place, Header)>> {
+        let sequence = self.views.covered.sequence;
         let segment_len = self.geometry.segment_len();
-        let known = std::mem::take(&mut self.known);
-        let mut next: Option<(Place, Header)> = None;
-        let found = self.each_later(place, u64::MAX, |at, header| {
-            let later = header.sequence > sequence && header.epoch >= epoch;
-            let Some((from, found)) = &next else {
-                next = (later && !is_left_over(&known, header)).then_some((at, *header));
-                return false;
-            };
-            if later && header.sequence <= found.sequence && header.epoch > found.epoch {
-                next = Some((at, *header));
-                return false;
+        loop {
+            let lives = self.lives.clone();
+            let mut next: Option<(Place, Header)> = None;
+            self.each_later(place, u64::MAX, |at, header| {
+                let Some((from, _)) = &next else {
+                    let later = header.sequence > sequence && !lives.left_over(header);
+                    next = later.then_some((at, *header));
+                    return false;
+                };
+                let distance = (at.ordinal - from.ordinal) * segment_len + at.byte;
+                distance > from.byte + LOOK_AHEAD
+            })?;
+            if next.is_none_or(|(_, header)| !self.lives.left_over(&header)) {
+                return Ok(next);
             }
-            let distance = (at.ordinal - from.ordinal) * segment_len + at.byte;
-            distance > from.byte + LOOK_AHEAD
-        });
-        self.known = known;
-        found.map(|()| next)
+        }
     }
 
     /// Calls `stop` for every sound header behind `place`, up to `reach` bytes on, until it says
@@ -701,12 +757,6 @@ impl Scan<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether a group was cut off: of these groups of the log one has its sequence or a lower one, and
-/// comes from a later life. Had it been in the log, that life would have gone on behind it.
-fn is_left_over(known: &[(Sequence, u64)], header: &Header) -> bool {
-    known.iter().any(|&(known, life)| known <= header.sequence && header.epoch < life)
 }
 
 /// Where the group at a place ends.

@@ -60,7 +60,12 @@ pub(crate) struct Header {
     pub(crate) committed: Sequence,
     pub(crate) store_time: EpochMillis,
     pub(crate) records_len: u32,
+    /// Unit: bytes, without padding. It follows from the other counts and is not stored.
     pub(crate) len: u32,
+    /// The first group of the life that wrote it. The life found the log to end in front of that one, so
+    /// a group of an earlier life with this sequence or a higher one is no part of the log. Behind 2^32
+    /// groups of one life it is a later group, of which the same is true.
+    pub(crate) life_start: Sequence,
     pub(crate) previous: u32,
     pub(crate) table_crc: u32,
     /// Keys of its records.
@@ -81,7 +86,8 @@ impl Header {
         out.put_u64(self.committed.get());
         out.put_i64(self.store_time.get());
         out.put_u32(self.records_len);
-        out.put_u32(self.len);
+        let of_life = self.sequence.get().saturating_sub(self.life_start.get());
+        out.put_u32(u32::try_from(of_life).unwrap_or(u32::MAX));
         out.put_u32(self.previous);
         out.put_u32(self.table_crc);
         out.put_u32(self.keys);
@@ -96,7 +102,7 @@ impl Header {
         if fields.u64()? != MAGIC {
             return None;
         }
-        let header = Self {
+        let mut header = Self {
             store: fields.u128()?,
             shard: fields.u32()?,
             count: fields.u32()?,
@@ -106,18 +112,22 @@ impl Header {
             committed: Sequence::new(fields.u64()?),
             store_time: EpochMillis::new(fields.i64()?),
             records_len: fields.u32()?,
-            len: fields.u32()?,
+            len: 0,
+            life_start: Sequence::new(u64::from(fields.u32()?)),
             previous: fields.u32()?,
             table_crc: fields.u32()?,
             keys: fields.u32()?,
         };
         let crc = fields.u32()?;
-        let expected = HEADER_LEN as u64
+        let len = HEADER_LEN as u64
             + u64::from(header.records_len)
             + u64::from(header.count) * ENTRY_LEN as u64
             + u64::from(header.keys) * KEY_LEN as u64;
+        header.len = u32::try_from(len).ok()?;
+        let of_life = header.life_start.get();
+        header.life_start = Sequence::new(header.sequence.get().checked_sub(of_life)?);
         let sound = crate::crc::crc32c(src.get(..CHECKED_LEN)?) == crc
-            && u64::from(header.len) == expected
+            && Sequence::default() < header.life_start
             && header.committed < header.sequence;
         sound.then_some((header, crc))
     }
@@ -301,6 +311,7 @@ mod tests {
             position: LogOffset::new(4096).unwrap(),
             epoch: 3,
             sequence: Sequence::new(9),
+            life_start: Sequence::new(4),
             committed: Sequence::new(8),
             store_time: EpochMillis::new(1_700_000_000_000),
             records_len: 0,
@@ -308,6 +319,18 @@ mod tests {
             previous: 0xAABB_CCDD,
             table_crc: 0,
             keys: 0,
+        }
+    }
+
+    #[test]
+    fn a_header_tells_where_its_life_began_as_far_back_as_it_can() {
+        for (sequence, told) in [(9, 4), (4, 4), (1 << 40, (1 << 40) - u64::from(u32::MAX))] {
+            let mut bytes = [0; HEADER_LEN];
+            let sequence = Sequence::new(sequence);
+            Header { sequence, committed: Sequence::new(3), ..header() }.write(&mut bytes);
+            let (read, _) = Header::read(&bytes).expect("it was just written");
+            assert_eq!(read.life_start.get(), told);
+            assert_eq!(index(u64::from(read.len)), HEADER_LEN);
         }
     }
 

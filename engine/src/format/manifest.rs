@@ -9,7 +9,7 @@ use crate::shard::Acknowledge;
 /// store without what a killed process has left there.
 const BUFFERED: u64 = 1;
 
-pub(crate) const FORMAT_VERSION: u32 = 3;
+pub(crate) const FORMAT_VERSION: u32 = 4;
 /// FNV-1a over the topic's bytes, 32 bits. The name is stored, so that a change is noticed.
 pub(crate) const HASH_NAME: [u8; 16] = *b"fnv1a32\0\0\0\0\0\0\0\0\0";
 const MAGIC: u64 = u64::from_be_bytes(*b"RINGMQST");

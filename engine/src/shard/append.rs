@@ -505,6 +505,7 @@ impl Shard {
             store_time: open.store_time,
             records_len: 0,
             len: 0,
+            life_start: self.life_start,
             previous: self.previous_crc,
             table_crc: 0,
             keys: 0,

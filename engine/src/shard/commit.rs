@@ -260,6 +260,7 @@ impl Shard {
         }
         self.kept = self.kept.min(sequence);
         self.epoch = epoch;
+        self.life_start = sequence.next();
         self.tail.cut(self.position(head), sequence);
         self.take_views_back();
         Ok(())

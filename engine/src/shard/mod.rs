@@ -231,6 +231,8 @@ pub struct Shard {
     acknowledge: Acknowledge,
     commit_by: CommitBy,
     epoch: u64,
+    /// The first group of this epoch.
+    life_start: Sequence,
     /// The group that gets the next append, if one is open.
     open: Option<OpenGroup>,
     /// Sequence of the newest closed group.
@@ -324,6 +326,7 @@ impl Shard {
             acknowledge,
             commit_by,
             epoch,
+            life_start: covered.sequence.next(),
             open: None,
             appended: covered.sequence,
             durable: covered.sequence,

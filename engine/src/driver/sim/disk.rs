@@ -422,7 +422,8 @@ impl SimDisk {
     }
 
     /// The groups of the log in their order, from its first segment on, found without the code of
-    /// recovery: every header in its place, sound and chained to its predecessor.
+    /// recovery: every header in its place, sound and chained to its predecessor. Where two are, in this
+    /// segment and in the next one, the later life knew better.
     pub(super) fn written(&self) -> Vec<Written> {
         let mut found: Vec<Written> = Vec::new();
         // What lies in front of a gap was let go, but is not used again yet.
@@ -433,7 +434,8 @@ impl SimDisk {
             let next_segment = Place { ordinal: place.ordinal + 1, byte: 0 };
             let Some(next) = [place, next_segment]
                 .into_iter()
-                .find_map(|place| self.group_behind(found.last(), place))
+                .filter_map(|place| self.group_behind(found.last(), place))
+                .max_by_key(|group| group.header.epoch)
             else {
                 return found;
             };

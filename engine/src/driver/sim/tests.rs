@@ -566,6 +566,28 @@ fn groups_that_were_cut_off_do_not_stand_for_a_lost_end() {
     assert!(matches!(opened, Err((_, OpenFailure::Refused(_)))));
 }
 
+/// The header of a group goes bad.
+fn damage_header(device: &mut SimDisk, group: &super::disk::Written) {
+    assert!(device.flip_bit(FileId::Segment(group.place.ordinal), group.place.byte + 40, 3));
+}
+
+#[test]
+fn groups_that_were_cut_off_do_not_stand_for_one_that_is_damaged() {
+    for damaged in 1..=2 {
+        let (sim, _) = with_groups_cut_off(3);
+        let mut device = sim.crash();
+        let written = device.written();
+        let at = written.iter().position(|group| group.place.ordinal == 1).expect("it rolled");
+        written[at..at + damaged].iter().for_each(|group| damage_header(&mut device, group));
+        device.lose_views();
+        let mut sim = open(device, CommitBy::Caller);
+        assert_eq!(sim.report().damaged, 1);
+        let found: Vec<_> = (1..6).map(|at| read(&mut sim, at)).collect();
+        let second = (damaged == 1).then_some(6);
+        assert_eq!(found, [Some(1), None, second, Some(7), Some(8)]);
+    }
+}
+
 #[test]
 fn what_was_logged_at_the_end_of_a_segment_outlives_it_in_more_than_one_group() {
     let kept = ShardLimits { age_ms: 1000, checkpoint_ms: 2000, ..limits() };
