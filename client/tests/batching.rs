@@ -8,7 +8,9 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, Ordering},
+        mpsc,
     },
+    thread,
     time::Duration,
 };
 
@@ -104,6 +106,48 @@ async fn sends_that_are_in_flight_together_travel_together() {
         }
     }
     producer.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+#[test]
+fn a_long_batch_is_on_its_way_before_everybody_has_sent() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (arrived, arrivals) = mpsc::channel();
+    let (started, addr) = mpsc::channel();
+    let (over, end) = tokio::sync::oneshot::channel::<()>();
+    let broker = thread::spawn(move || {
+        runtime().block_on(async {
+            let fake = Fake::start(move |own, seen| {
+                if seen.code == BATCH {
+                    // Only the first one is waited for.
+                    let _ = arrived.send(bodies(seen).len());
+                }
+                if seen.code == ROUTE { route(&[("a", own, 4)]) } else { stored(seen) }
+            });
+            let fake = fake.await;
+            started.send(fake.addr.clone()).unwrap();
+            drop(end.await);
+        });
+    });
+    runtime().block_on(async {
+        let client = Client::connect(&addr.recv().unwrap()).await.unwrap();
+        let producer = client.producer("g").batching(Batching::new()).start().unwrap();
+        // The connection is there, and so is the route.
+        producer.send(Message::new("T", "first")).await.unwrap();
+        let sends: Vec<_> = (0..100)
+            .map(|_| tokio::spawn(producer.try_send(Message::new("T", vec![b'x'; 1024])).unwrap()))
+            .collect();
+        let last = tokio::spawn(async move {
+            // Nothing else runs meanwhile: what arrives has left before this one had its turn.
+            arrivals.recv_timeout(Duration::from_secs(10))
+        });
+        let count = last.await.unwrap().expect("a batch");
+        assert!((20..50).contains(&count), "{count} messages");
+        for send in sends {
+            send.await.unwrap().unwrap();
+        }
+    });
+    drop(over);
+    broker.join().unwrap();
 }
 
 #[tokio::test]

@@ -3,10 +3,16 @@
 //! Messages that may go anywhere share the lane of their topic; those that belong to a queue have
 //! the lane of that queue. A lane is a row of parcels. A message joins the last parcel as long as
 //! there is room, so that parcels grow while those before them are on their way. A parcel leaves
-//! when its linger is over or it is full, and the lane has a shipper free: a queue's lane has one, so
-//! that its messages are stored in the order in which they were sent; a topic's lane has a few, each
-//! of which takes a parcel to a queue that no other one of the lane is at. A parcel with one message
-//! is sent as a single message.
+//! when its linger is over or it is full, and not too many are on their way: of a queue's lane one, so
+//! that its messages are stored in the order in which they were sent; of a topic's lane a few, each
+//! to a queue that no other one of the lane is at. A parcel with one message is sent as a single
+//! message.
+//!
+//! Shippers are tasks that look for parcels after everybody who is ready to send has had a turn. With
+//! hundreds of senders that is late: the broker would idle while they make their messages, and they
+//! while it stores them. So whoever fills a parcel puts it on its way at once, and so does, where
+//! nothing lingers, who makes it worth it: the more are on their way, the longer it has to be. A
+//! message of a producer that has nothing else in flight leaves at once, too.
 //!
 //! What it costs to send a message decides how fast this is, so that a message is encoded once, to
 //! where it leaves from, and a parcel has one permit, one outcome and one buffer for all of its
@@ -19,6 +25,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Mutex},
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -45,6 +52,10 @@ const SPARES_MAX: usize = 16;
 
 /// Room that a parcel's second message makes. Unit: bytes.
 const ROOM_MIN: usize = 8 * 1024;
+
+/// How long a parcel is that is worth a way of its own although others are about to add to it, when
+/// none is on its way; twice as long for each that is. Unit: bytes.
+const EARLY_LEN: usize = 32 * 1024;
 
 /// How single sends are put together into batches.
 ///
@@ -140,6 +151,8 @@ struct Lanes {
     spares: Vec<Vec<u8>>,
     /// The properties of one message.
     properties: Vec<u8>,
+    /// Messages of the parcel that arrived last.
+    burst: usize,
 }
 
 /// Which lane a message takes.
@@ -155,10 +168,13 @@ enum Key {
 #[derive(Debug, Default)]
 struct Lane {
     parcels: VecDeque<Parcel>,
+    /// Tasks, each with a parcel that is on its way or about to look for one.
     shippers: usize,
+    /// Parcels that are on their way.
+    in_flight: usize,
     /// The queues that a topic's shippers are at.
     taken: Vec<MessageQueue>,
-    /// The first parcel is full, or gets no more messages.
+    /// The first parcel has left without a shipper who waited for its time.
     is_due: Arc<Notify>,
 }
 
@@ -193,11 +209,37 @@ struct Press<'a> {
     ids: &'a UniqueIds,
 }
 
+/// What a lane needs after a message was put into it.
+enum Need {
+    Nothing,
+    /// One more shipper, who counts as there already.
+    Shipper,
+    /// One who takes this parcel on its way now; both count already.
+    Way(Box<Parcel>),
+}
+
 /// What a shipper does next.
 enum Next {
     Ship(Box<Parcel>),
     Wait(Instant, Arc<Notify>),
     End,
+}
+
+impl Lane {
+    /// Whether the first parcel gets no more messages, or should leave without waiting for any.
+    fn is_first_due(&self, batching: &Batching) -> bool {
+        let Some(first) = self.parcels.front() else { return false };
+        let early_len = EARLY_LEN.saturating_mul(1 << self.in_flight.min(16));
+        let is_worth_it = batching.linger.is_zero() && early_len <= first.len();
+        first.is_full || 1 < self.parcels.len() || is_worth_it
+    }
+
+    /// Takes the first parcel on its way.
+    fn take(&mut self) -> Option<Box<Parcel>> {
+        let first = self.parcels.pop_front()?;
+        self.in_flight += 1;
+        Some(Box::new(first))
+    }
 }
 
 impl Parcel {
@@ -270,16 +312,15 @@ impl Batcher {
         Self { batching, lanes: Mutex::default() }
     }
 
-    /// Puts a message into a lane; whether the lane needs one more shipper for it, who counts as
-    /// there already.
+    /// Puts a message into a lane, and says what the lane needs then.
     ///
     /// # Errors
     ///
     /// [`Invalid`], and the message is in no lane.
-    fn put(&self, key: &Key, load: Load<'_>, inner: &Inner) -> Result<(Ticket, bool), Invalid> {
+    fn put(&self, key: &Key, load: Load<'_>, inner: &Inner) -> Result<(Ticket, Need), Invalid> {
         let press = Press { form: &inner.form, ids: &inner.client.shared.unique_ids };
         let mut lanes = lock(&self.lanes);
-        let Lanes { all, spares, properties } = &mut *lanes;
+        let Lanes { all, spares, properties, burst } = &mut *lanes;
         if let Some(lane) = all.get_mut(key)
             && let Some(last) = lane.parcels.back_mut()
             && last.fits(&load, &self.batching)
@@ -287,10 +328,7 @@ impl Batcher {
             last.unfold(spares);
             let ticket = last.add(load, press, properties)?;
             last.is_full |= self.batching.count_max <= last.answering.count();
-            if last.is_full {
-                lane.is_due.notify_one();
-            }
-            return Ok((ticket, false));
+            return Ok((ticket, self.need(lane, key, inner, false)));
         }
         let Load { message, ready, permit, deadline } = load;
         let first = match ready {
@@ -303,15 +341,37 @@ impl Batcher {
         };
         let (parcel, ticket) = Parcel::new(first, permit, deadline);
         lane.parcels.push_back(parcel);
-        if lane.parcels.len() > 1 || lane.parcels.front().is_some_and(|parcel| parcel.is_full) {
-            lane.is_due.notify_one();
-        }
-        let is_one_more = lane.shippers < self.shippers_max(key, inner);
-        lane.shippers += usize::from(is_one_more);
-        Ok((ticket, is_one_more))
+        // After many answers the first sender is not alone: the others are about to send, too.
+        let is_alone = self.batching.linger.is_zero() && *burst <= 1 && inner.gate.in_flight() <= 1;
+        Ok((ticket, self.need(lane, key, inner, is_alone)))
     }
 
-    fn shippers_max(&self, key: &Key, inner: &Inner) -> usize {
+    fn need(&self, lane: &mut Lane, key: &Key, inner: &Inner, is_alone: bool) -> Need {
+        let is_due = is_alone || lane.is_first_due(&self.batching);
+        let is_looked_for = lane.parcels.len() <= lane.shippers - lane.in_flight;
+        // Most messages join a parcel that somebody looks for already, and change nothing.
+        if is_looked_for && !is_due || self.batching.in_flight_max.max(1) <= lane.in_flight {
+            return Need::Nothing;
+        }
+        let in_flight_max = self.in_flight_max(key, inner);
+        if is_due
+            && lane.in_flight < in_flight_max
+            && let Some(parcel) = lane.take()
+        {
+            lane.shippers += 1;
+            // Whoever lingers waits for one that has not left.
+            lane.is_due.notify_one();
+            return Need::Way(parcel);
+        }
+        if is_looked_for || in_flight_max <= lane.shippers {
+            return Need::Nothing;
+        }
+        lane.shippers += 1;
+        Need::Shipper
+    }
+
+    /// Most parcels of a lane that are on their way at one time.
+    fn in_flight_max(&self, key: &Key, inner: &Inner) -> usize {
         match key {
             Key::Queue(_) => 1,
             Key::Topic(topic) => {
@@ -324,10 +384,13 @@ impl Batcher {
     }
 
     /// What a shipper of a lane does next; it does not count any more when it ends.
-    fn next(&self, key: &Key, now: Instant) -> Next {
+    fn next(&self, key: &Key, now: Instant, inner: &Inner) -> Next {
         let mut lanes = lock(&self.lanes);
         let Some(lane) = lanes.all.get_mut(key) else { return Next::End };
-        let Some(first) = lane.parcels.front() else {
+        let first = lane.parcels.front();
+        // Those who have parcels on their way look again when these have arrived.
+        let is_needed = lane.in_flight == 0 || lane.in_flight < self.in_flight_max(key, inner);
+        let Some(first) = first.filter(|_| is_needed) else {
             lane.shippers -= 1;
             if lane.shippers == 0 {
                 lanes.all.remove(key);
@@ -335,10 +398,20 @@ impl Batcher {
             return Next::End;
         };
         let until = first.opened + self.batching.linger;
-        if now < until && !first.is_full && lane.parcels.len() == 1 {
+        if now < until && !lane.is_first_due(&self.batching) {
             return Next::Wait(until, Arc::clone(&lane.is_due));
         }
-        lane.parcels.pop_front().map_or(Next::End, |parcel| Next::Ship(Box::new(parcel)))
+        lane.take().map_or(Next::End, Next::Ship)
+    }
+
+    /// Notes that a parcel of so many messages is not on its way any more; the next one if that is due
+    /// already.
+    fn arrived(&self, key: &Key, count: usize) -> Option<Box<Parcel>> {
+        let mut lanes = lock(&self.lanes);
+        lanes.burst = count;
+        let lane = lanes.all.get_mut(key)?;
+        lane.in_flight -= 1;
+        if lane.is_first_due(&self.batching) { lane.take() } else { None }
     }
 
     /// Takes a queue for a parcel of a topic: one that no other shipper is at, as long as there is
@@ -401,23 +474,28 @@ impl Inner {
                 Key::Queue(chosen.ok_or_else(|| no_route(&topic))?)
             }
         };
-        let (ticket, is_one_more) = batcher.put(&key, load, self)?;
-        if is_one_more {
-            tokio::spawn(run(Arc::clone(self), key));
+        let (ticket, need) = batcher.put(&key, load, self)?;
+        match need {
+            Need::Nothing => {}
+            Need::Shipper => drop(tokio::spawn(run(Arc::clone(self), key, None))),
+            Need::Way(parcel) => start(run(Arc::clone(self), key, Some(parcel))),
         }
         ticket.await
     }
 
-    async fn ship(&self, batcher: &Batcher, key: &Key, parcel: Parcel) {
+    /// Takes a parcel on its way; the one that is due next.
+    async fn ship(&self, batcher: &Batcher, key: &Key, parcel: Parcel) -> Option<Box<Parcel>> {
         let Parcel { first, body, answering, permit, deadline, .. } = parcel;
         let outbound = match answering.count() {
             1 => first,
             _ => first.into_batch(body),
         };
         let result = self.carry(batcher, key, &outbound, deadline).await;
+        let next = batcher.arrived(key, answering.count());
         drop(permit);
         answering.end(result);
         batcher.keep(outbound.body);
+        next
     }
 
     async fn carry(
@@ -440,14 +518,26 @@ impl Inner {
     }
 }
 
+/// Runs a task as far as it comes now, before those who are ready already.
+fn start(task: impl Future<Output = ()> + Send + 'static) {
+    let mut task = Box::pin(task);
+    // Whom it waits for hears of its waker when it is polled as a task.
+    if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        tokio::spawn(task);
+    }
+}
+
 /// Sends parcels of a lane, one after the other, until there are none.
-async fn run(inner: Arc<Inner>, key: Key) {
+async fn run(inner: Arc<Inner>, key: Key, mut parcel: Option<Box<Parcel>>) {
     let Some(batcher) = &inner.batcher else { return };
     loop {
+        while let Some(due) = parcel.take() {
+            parcel = inner.ship(batcher, &key, *due).await;
+        }
         // Others who are ready to run add their messages first.
         yield_now().await;
-        match batcher.next(&key, Instant::now()) {
-            Next::Ship(parcel) => inner.ship(batcher, &key, *parcel).await,
+        match batcher.next(&key, Instant::now(), &inner) {
+            Next::Ship(next) => parcel = Some(next),
             Next::Wait(until, is_due) => {
                 tokio::select! {
                     () = sleep_until(until) => {}
