@@ -93,6 +93,13 @@ pub(super) fn boolean<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool
     })
 }
 
+/// As [`boolean`], for a member that may be missing.
+pub(super) fn some_boolean<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<bool>, D::Error> {
+    boolean(deserializer).map(Some)
+}
+
 /// A list of numbers, each also as a digit string; `null` is the empty list.
 pub(super) fn ints<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i32>, D::Error> {
     struct Item(i32);

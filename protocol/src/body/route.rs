@@ -47,13 +47,13 @@ pub struct BrokerData {
     /// The cluster.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub cluster: String,
-    /// 5.x: whether a replica may act as master.
+    /// 5.x, and always there: whether a replica may act as master.
     #[serde(
         default,
-        deserialize_with = "lenient::boolean",
-        skip_serializing_if = "core::ops::Not::not"
+        deserialize_with = "lenient::some_boolean",
+        skip_serializing_if = "Option::is_none"
     )]
-    pub enable_acting_master: bool,
+    pub enable_acting_master: Option<bool>,
     /// 5.x: the broker's zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone_name: Option<String>,

@@ -77,7 +77,7 @@ fn routes_are_read_in_every_form_and_written_with_quoted_keys() {
     assert_eq!(same::<TopicRouteData>(&standard), route);
     assert_eq!(route.broker_datas[0].master_addr(), Some("127.0.0.1:10911"));
     let five = standard.replace("\"}],\"filter", "\",\"enableActingMaster\":false}],\"filter");
-    assert_eq!(check::<TopicRouteData>(&five, &standard), route);
+    assert_eq!(same::<TopicRouteData>(&five).broker_datas[0].enable_acting_master, Some(false));
     let ordered = standard.replace(",\"queueDatas", ",\"orderTopicConf\":\"a:4;b:4\",\"queueDatas");
     assert_eq!(same::<TopicRouteData>(&ordered).order_topic_conf.as_deref(), Some("a:4;b:4"));
 }

@@ -12,7 +12,7 @@ use ringmq_protocol::{
         self, BrokerData, BrokerMemberGroup, ClusterInfo, KvTable as KvBody, QueueData, TopicList,
         TopicRouteData,
     },
-    codes::{request, response},
+    codes::{VERSION_5_0_0, request, response},
     command::Command,
     headers::{
         BrokerMemberGroupRequest, BrokerNameRequest, ClusterRequest, KvKeyRequest,
@@ -70,7 +70,7 @@ impl NameServer {
             request::UNREGISTER_BROKER => register::unregister(self, command),
             request::QUERY_DATA_VERSION => register::query_version(self, command, body, now),
             request::BROKER_HEARTBEAT => register::heartbeat(self, command, now),
-            request::GET_BROKER_CLUSTER_INFO => Ok(self.cluster_info()),
+            request::GET_BROKER_CLUSTER_INFO => Ok(self.cluster_info(command.version)),
             request::GET_BROKER_MEMBER_GROUP => self.member_group(command),
             request::GET_ALL_TOPIC_LIST_FROM_NAMESERVER => Ok(topic_list(self.routes.topics())),
             request::GET_TOPICS_BY_CLUSTER => self.topics_of_cluster(command),
@@ -112,21 +112,22 @@ impl NameServer {
             return Err(Answer::error(response::TOPIC_NOT_EXIST, remark));
         };
         let order = self.order_messages.then(|| self.kv.get(ORDER_NAMESPACE, &topic)).flatten();
+        let brokers = route.brokers.iter();
         Ok(Answer::json(&TopicRouteData {
-            broker_datas: route.brokers.iter().map(broker_data).collect(),
+            broker_datas: brokers.map(|broker| broker_data(broker, command.version)).collect(),
             order_topic_conf: order.map(str::to_owned),
             queue_datas: route.queues.iter().map(queue_data).collect(),
             ..TopicRouteData::default()
         }))
     }
 
-    fn cluster_info(&self) -> Answer {
+    fn cluster_info(&self, version: i32) -> Answer {
         let clusters = self.routes.clusters().iter();
         Answer::json(&ClusterInfo {
             broker_addr_table: self
                 .routes
                 .brokers()
-                .map(|broker| (broker.name.to_owned(), broker_data(&broker)))
+                .map(|broker| (broker.name.to_owned(), broker_data(&broker, version)))
                 .collect(),
             cluster_addr_table: clusters
                 .map(|(cluster, names)| (cluster.clone(), names.iter().cloned().collect()))
@@ -136,7 +137,9 @@ impl NameServer {
 
     fn member_group(&self, command: &Command<'_>) -> Result<Answer, Answer> {
         let header = BrokerMemberGroupRequest::decode(command)?;
-        let known = self.routes.broker(&header.broker_name).map(|broker| broker_data(&broker));
+        // This form of a broker's data is older than 5.x, whoever asks.
+        let known = self.routes.broker(&header.broker_name);
+        let known = known.map(|broker| broker_data(&broker, 0));
         let broker_member_group = Some(known.unwrap_or_else(|| BrokerData {
             broker_name: header.broker_name.into_owned(),
             cluster: header.cluster_name.into_owned(),
@@ -266,8 +269,11 @@ fn topic_list<'a>(topics: impl Iterator<Item = &'a str>) -> Answer {
     Answer::json(&TopicList { broker_addr: None, topic_list: topics.map(str::to_owned).collect() })
 }
 
-fn broker_data(broker: &RouteBroker<'_>) -> BrokerData {
+/// A broker's data for a requester of this version.
+fn broker_data(broker: &RouteBroker<'_>, version: i32) -> BrokerData {
     BrokerData {
+        // Upstream's name server of 5.x always says so, and rocketmq-rust reads no route without it.
+        enable_acting_master: (VERSION_5_0_0 <= version).then_some(false),
         broker_addrs: broker.addrs.clone(),
         broker_name: broker.name.to_owned(),
         cluster: broker.cluster.to_owned(),

@@ -1,7 +1,7 @@
 use ringmq_protocol::{
     body::{DataVersion, RegisterBrokerBody, TopicConfig},
-    command::FLAG_ONEWAY,
-    encode::{self, FrameWriter},
+    command::{FLAG_ONEWAY, Language},
+    encode::{self, FrameWriter, Head, begin_frame},
     frame::{self, Encoding, FRAME_LEN_MAX},
     headers::{BrokerIdentity, RegisterBrokerRequest},
 };
@@ -107,6 +107,31 @@ fn a_route_is_compact_standard_json() {
         text(&bench.with(105, &[("topic", "T")])),
         r#"{"brokerDatas":[{"brokerAddrs":{"0":"h:0","1":"h:1"},"brokerName":"a","cluster":"C"}],"filterServerTable":{},"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}"#
     );
+}
+
+#[test]
+fn clients_of_5_hear_that_no_replica_acts_as_master() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.register(0, &["T"], |_| {}).code, 0);
+    let mut ask = |code, version| {
+        let mut out = Vec::new();
+        let head = Head {
+            encoding: Encoding::Json,
+            code,
+            language: Language::Rust,
+            version,
+            opaque: 1,
+            flag: 0,
+            remark: None,
+        };
+        let mut writer = begin_frame(&mut out, head);
+        writer.ext("topic", "T");
+        writer.finish(0).unwrap();
+        text(&bench.frame(&out)).contains(r#""cluster":"C","enableActingMaster":false}"#)
+    };
+    for code in [request::GET_ROUTEINFO_BY_TOPIC, request::GET_BROKER_CLUSTER_INFO] {
+        assert!(ask(code, VERSION_5_0_0) && !ask(code, VERSION_5_0_0 - 1), "request {code}");
+    }
 }
 
 #[test]
