@@ -571,7 +571,7 @@ impl PullConsumer {
     /// # }
     /// ```
     pub async fn commit(&self, queue: &MessageQueue, offset: QueueOffset) -> Result<(), Error> {
-        self.client().shared.commit(self.member.group(), &self.wrapped(queue), offset).await
+        self.member.commit_at(&self.wrapped(queue), offset).await
     }
 
     /// Stops receiving, commits what was received, the last message included, unless

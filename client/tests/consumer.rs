@@ -4,8 +4,9 @@
 mod fake;
 
 use std::{
+    collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, SystemTime},
@@ -17,6 +18,7 @@ use fake::{
     ok, refuse, route,
 };
 use ringmq_client::{Client, Error, Invalid, MessageQueue, QueueOffset, StartFrom};
+use tokio::time::Instant;
 
 const ROUTE: i32 = 105;
 const PULL: i32 = 11;
@@ -111,6 +113,38 @@ async fn a_message_is_done_when_the_next_one_is_asked_for() {
     assert_eq!(offsets, ["1", "2"], "nothing is committed twice");
     assert_eq!(commits[0].flag, 0, "the broker has to confirm it");
     assert_eq!(fake.seen(35)[0].ext("consumerGroup"), "g");
+}
+
+#[tokio::test]
+async fn the_first_commit_of_a_topic_is_answered_before_others_are_sent() {
+    // As slow as a broker may be: whoever does not wait for the answer is seen before it.
+    const PAUSE: Duration = Duration::from_millis(50);
+    let first: Arc<OnceLock<Instant>> = Arc::default();
+    let began = Arc::clone(&first);
+    let fake = Fake::start(move |own, seen| match seen.code {
+        ROUTE => route(&[("a", own, 4)]),
+        COMMITTED => refuse(22),
+        31 => offset("0"),
+        PULL => serve_pull(seen, 3),
+        COMMIT if began.set(Instant::now()).is_ok() => Reaction::Later(PAUSE, Box::new(ok())),
+        COMMIT => {
+            assert!(PAUSE <= began.get().unwrap().elapsed(), "the first one is not answered");
+            ok()
+        }
+        _ => ok(),
+    })
+    .await;
+    let builder = client(&fake).await.pull_consumer("g").topic("T").auto_commit(None);
+    let mut consumer = builder.start().await.unwrap();
+    for _ in 0..12 {
+        consumer.next().await.unwrap();
+    }
+    consumer.commit_received().await.unwrap();
+    let commits = fake.seen(COMMIT).into_iter();
+    let offsets: BTreeMap<_, _> =
+        commits.map(|c| (c.ext("queueId").to_owned(), c.ext("commitOffset").to_owned())).collect();
+    let want = ["0", "1", "2", "3"].map(|queue| (queue.to_owned(), "3".to_owned()));
+    assert_eq!(offsets, want.into());
 }
 
 #[tokio::test]

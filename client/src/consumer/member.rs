@@ -26,7 +26,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{backlog::Limits, held::Held, local::LocalFile, stats::Stats};
+use super::{backlog::Limits, commit::Tables, held::Held, local::LocalFile, stats::Stats};
 use crate::{
     Client, Error, Invalid, MessageQueue, QueueOffset, ReceivedMessage, allocate::Allocate,
     client::Membership, clock, lock, observe::Consumption, subscription::Subscription,
@@ -136,6 +136,7 @@ pub(crate) struct Member {
     pub(crate) started_ms: i64,
     subscriptions: Mutex<BTreeMap<String, Arc<Subscription>>>,
     held: Mutex<BTreeMap<MessageQueue, Arc<Held>>>,
+    pub(super) tables: Tables,
     /// Queues of the topic with most of them, which share the limits of a topic.
     widest: AtomicUsize,
     is_paused: AtomicBool,
@@ -181,6 +182,7 @@ impl Member {
             started_ms: clock::epoch_ms(),
             subscriptions: Mutex::new(subscriptions),
             held: Mutex::default(),
+            tables: Tables::default(),
             widest: AtomicUsize::new(1),
             is_paused: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
