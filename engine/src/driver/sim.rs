@@ -10,11 +10,14 @@
 //! Nothing here is random beyond the seed: a failing run is replayed by its seed.
 //!
 //! Elsewhere: the shape of a world in `plan`, the device in `disk` and `shard`, the model in
-//! `model`, what is compared in `node`, `keys` and `check`, the lives in `world`. Power cuts of a run
+//! `model`, what is compared in `node`, `keys` and `check`, the lives in `world`, what is
+//! tried beside them in `aside`, damage to the log in `damage`. Power cuts of a run
 //! on real files are in `cuts`.
 
+mod aside;
 mod check;
 mod cuts;
+mod damage;
 mod disk;
 mod keys;
 mod model;

@@ -401,6 +401,21 @@ impl SimShard {
         self.disk.shared = self.left.take();
     }
 
+    /// Ends this life at once, and the system with it. The device keeps the first sector of every group
+    /// under way, and nothing else.
+    pub(super) fn crash_with_heads(mut self) -> SimDisk {
+        self.gather();
+        for Pending { op, .. } in std::mem::take(&mut self.pending) {
+            if let Op::Write { file: file @ FileId::Segment(_), at, data, .. } = op
+                && Header::read(&data).is_some()
+            {
+                self.disk.write(file, at, data.get(..SECTOR).unwrap_or_default());
+            }
+        }
+        self.disk.shared = None;
+        self.disk
+    }
+
     /// Ends this life at once. Of every operation under way the disk keeps what it likes.
     pub(super) fn crash(mut self) -> SimDisk {
         if let Some(memory) = &self.memory {

@@ -5,10 +5,11 @@
 //! with them every request and answer under way.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 
+use super::aside::{Aside, Opening};
 use super::check::{self, Depth, Expected};
-use super::disk::{SimDisk, Written};
+use super::damage::Damaging;
+use super::disk::SimDisk;
 use super::keys::Searching;
 use super::model::{Body, ShardModel};
 use super::node::{Node, Reading};
@@ -17,7 +18,6 @@ use super::random::Random;
 use super::shard::OpenFailure;
 use super::tally::{Event, Tally};
 use super::{Check, ensure};
-use crate::format::group::{Group, HEADER_LEN, Kind};
 use crate::op::FileId;
 use crate::shard::{Acknowledge, CommitBy, ReadLimits, ShardLimits};
 use crate::units::{EpochMillis, Sequence, wide};
@@ -65,6 +65,7 @@ struct Life {
 pub(super) struct World {
     plan: Plan,
     random: Random,
+    aside: Aside,
     tally: Tally,
     clock: i64,
     disks: Vec<SimDisk>,
@@ -76,6 +77,8 @@ pub(super) struct World {
     /// The shards of a buffered store have lost different lengths of time: what one says of another
     /// need not be so.
     apart: bool,
+    /// The last life came to rest before it ended.
+    rested: bool,
     /// The store commits ahead of the device in this life.
     buffered: bool,
     /// Topics that were acknowledged.
@@ -99,11 +102,13 @@ impl World {
             buffered: plan.manifest.acknowledge == Acknowledge::Buffered,
             plan,
             random,
+            aside: Aside::new(seed),
             tally: Tally::default(),
             clock: 1_000_000,
             acknowledged: BTreeMap::new(),
             topics: [false; TOPICS],
             apart: false,
+            rested: false,
             marks: 0,
             facts: 0,
             life: 0,
@@ -122,6 +127,7 @@ impl World {
 
     fn tally(&self) -> Tally {
         let mut tally = self.tally.clone();
+        tally.merge(self.aside.tally());
         self.disks.iter().for_each(|disk| tally.merge(disk.tally()));
         tally
     }
@@ -251,6 +257,8 @@ impl World {
         if self.random.one_in(6) {
             self.check_end_lost(disk, now)?;
         }
+        let opening = Opening { plan: &self.plan, disk, model, expected, now };
+        self.aside.look(&opening, self.rested)?;
         let mut disk = disk.clone();
         let from_log = self.random.one_in(2);
         if from_log {
@@ -745,6 +753,7 @@ impl World {
                 self.damage_log(shard);
             }
         }
+        self.rested = settle == 0;
         self.switch_acknowledgement();
         Ok(())
     }
@@ -905,147 +914,21 @@ impl World {
         tally.count(event);
     }
 
-    /// Flips one bit, or scrambles a run of bytes, of groups that a later one has noted as committed.
+    /// Damages groups that a later one has noted as committed, once.
     fn damage_log(&mut self, shard: usize) {
         let (Some(disk), Some(model), Some(expected)) =
             (self.disks.get_mut(shard), self.models.get_mut(shard), self.expected.get_mut(shard))
         else {
             return;
         };
-        if expected.damaged || !self.random.one_in(2) {
-            return;
+        let random = &mut self.random;
+        if !expected.damaged && random.one_in(2) {
+            Damaging { disk, model, expected, random }.anything();
         }
-        let written = disk.written();
-        let noted = SimDisk::noted(&written);
-        // The first segment may have been let go already.
-        let first = written.first().map_or(0, |group| group.place.ordinal);
-        let below: Vec<&Written> = written
-            .iter()
-            .filter(|group| group.header.sequence <= noted && group.place.ordinal > first)
-            .collect();
-        // The last group of a life is repeated by the next one, all others by their own.
-        let last_of_lives: Vec<usize> = (0..below.len().saturating_sub(1))
-            .filter(|&at| match below.get(at..at + 2) {
-                Some([group, next]) => group.header.epoch < next.header.epoch,
-                _ => false,
-            })
-            .collect();
-        let mut at = self.random.below(below.len());
-        let mut within = None;
-        match self.random.below(12) {
-            0..4 => {
-                let last = last_of_lives.get(self.random.below(last_of_lives.len()));
-                at = last.copied().unwrap_or(at);
-            }
-            // Trims and deletions are few, and the newest one says most.
-            kind @ 4..8 => {
-                let kind = if kind < 6 { Kind::Trim } else { Kind::QueueDeletion };
-                let found = newest_of(disk, &below, kind);
-                (at, within) = found.map_or((at, None), |(at, range)| (at, Some(range)));
-            }
-            _ => {}
-        }
-        let Some(&&group) = below.get(at) else { return };
-        let within = within.unwrap_or(0..group.padded);
-        let from = wide(within.start + self.random.below(within.len()));
-        let from = group.place.byte + from;
-        let run = self.random.one_in(2);
-        let len = if run { self.random.between(1, DAMAGE_LEN_MAX) } else { 1 };
-        let ordinal = group.place.ordinal;
-        let (mut to, mut shows) = (from, false);
-        // The run ends with the last group that is noted, or in a part of the segment without one.
-        for group in below.iter().filter(|group| group.place.ordinal == ordinal) {
-            let start = group.place.byte;
-            let end = start + wide(group.padded);
-            if end <= from || from + wide(len) <= start {
-                continue;
-            }
-            to = end.min(from + wide(len));
-            let (first, last) = (from.max(start) - start, to - start);
-            let range = crate::units::index(first)..crate::units::index(last);
-            shows |= range.start < crate::units::index(u64::from(group.header.len));
-            for (kind, position, bytes) in touched_by(disk, group, &range) {
-                damage(model, kind, position, &bytes);
-            }
-        }
-        let file = FileId::Segment(ordinal);
-        if run {
-            disk.scramble(file, from..to);
-            disk.tally.count(Event::Scrambled);
-        } else {
-            disk.flip_bit(file, from, self.random.below(8));
-            disk.tally.count(Event::BitFlip);
-        }
-        if self.random.one_in(2) {
-            // A checkpoint would keep the next life from looking at most of the log.
-            disk.lose_checkpoints();
-        }
-        expected.damaged = true;
-        expected.shows = shows;
     }
 }
-
-/// Where the newest record of a kind lies: in which of the groups, and in which of its bytes.
-fn newest_of(disk: &SimDisk, groups: &[&Written], kind: Kind) -> Option<(usize, Range<usize>)> {
-    groups.iter().enumerate().rev().find_map(|(at, group)| {
-        let file = FileId::Segment(group.place.ordinal);
-        let parsed = Group::parse(disk.bytes_at(file, group.place.byte))?;
-        let mut records = parsed.records().filter(|record| !record.is_copy());
-        let record = records.find(|record| record.entry.kind == kind)?;
-        let start = record.position.get() - parsed.header.position.get();
-        let start = usize::try_from(start).ok()?;
-        Some((at, start..start + record.bytes.len()))
-    })
-}
-
-/// The records that damage to this range of a group's bytes costs: those that it touches, or all of
-/// them when it touches header or table.
-fn touched_by(
-    disk: &SimDisk,
-    group: &Written,
-    range: &Range<usize>,
-) -> Vec<(Kind, crate::LogOffset, Vec<u8>)> {
-    let file = FileId::Segment(group.place.ordinal);
-    let bytes = disk.bytes_at(file, group.place.byte).get(..group.padded).unwrap_or_default();
-    let Some(parsed) = Group::parse(bytes) else { return Vec::new() };
-    let table_from = HEADER_LEN + crate::units::index(u64::from(parsed.header.records_len));
-    let table_to = crate::units::index(u64::from(parsed.header.len));
-    let all = range.start < HEADER_LEN || (range.start < table_to && table_from < range.end);
-    let base = parsed.header.position;
-    let (hit_from, hit_to) = (base.plus(range.start), base.plus(range.end));
-    parsed
-        .records()
-        .filter(|record| {
-            let end = record.position.plus(record.bytes.len());
-            all || (record.position < hit_to && hit_from < end)
-        })
-        .map(|record| (record.entry.kind, record.position, record.bytes.to_vec()))
-        .collect()
-}
-
-/// Notes in the model what a flipped bit may cost.
-fn damage(model: &mut ShardModel, kind: Kind, position: crate::LogOffset, bytes: &[u8]) {
-    match kind {
-        Kind::Message => {
-            let all = model.queues.values_mut().flatten();
-            all.filter(|stored| stored.position == position).for_each(|s| s.damaged = true);
-        }
-        // All but staged facts are logged again.
-        Kind::Fact => {
-            let fact = crate::format::payload::parse_fact(bytes);
-            if let Some((key, _)) = fact.filter(|(key, _)| key.starts_with(STAGED)) {
-                model.tainted.insert(key.to_vec());
-            }
-        }
-        Kind::QueueState | Kind::QueueDeletion | Kind::Trim | Kind::Ends | Kind::Note => {}
-    }
-}
-
-/// Bytes in a row that are damaged at most.
-const DAMAGE_LEN_MAX: usize = 4096;
 
 const COPIED: &[u8] = b"copied/";
-const STAGED: &[u8] = b"staged/";
 
 fn topic_key(topic: usize) -> Vec<u8> {
     format!("topic/{topic}").into_bytes()
