@@ -432,11 +432,15 @@ impl SimDisk {
         let mut place = Place { ordinal: first, byte: 0 };
         loop {
             let next_segment = Place { ordinal: place.ordinal + 1, byte: 0 };
-            let Some(next) = [place, next_segment]
-                .into_iter()
-                .filter_map(|place| self.group_behind(found.last(), place))
-                .max_by_key(|group| group.header.epoch)
-            else {
+            let places = [place, next_segment].into_iter();
+            let mut could_follow =
+                places.filter_map(|place| self.group_behind(found.last(), place));
+            // The first group follows nothing that is known: one of the next segment is none.
+            let next = match found.last() {
+                Some(_) => could_follow.max_by_key(|group| group.header.epoch),
+                None => could_follow.next(),
+            };
+            let Some(next) = next else {
                 return found;
             };
             place = Place { byte: next.place.byte + wide(next.padded), ..next.place };
