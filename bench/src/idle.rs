@@ -43,7 +43,7 @@ pub(crate) struct Idle {
 /// What was seen of the waiting connections.
 #[derive(Clone, Copy, Default)]
 struct Waited {
-    memory_kib: Option<u64>,
+    growth_kib: u64,
     open: usize,
     parked: usize,
 }
@@ -51,7 +51,7 @@ struct Waited {
 impl Waited {
     fn or_worse(self, other: Self) -> Self {
         Self {
-            memory_kib: self.memory_kib.max(other.memory_kib),
+            growth_kib: self.growth_kib.max(other.growth_kib),
             open: self.open.min(other.open),
             parked: self.parked.min(other.parked),
         }
@@ -71,15 +71,16 @@ impl Idle {
         self.busy.warm_up(&mut load, &mut session)?;
         let mut rounds = Rounds::default();
         rounds.push_alone(self.busy.window(&mut load, None, &mut session)?);
-        let memory_before = session.probe.rss_anon_kib();
         let mut worst: Option<Waited> = None;
         let mut refused = Tally::default();
         for _ in 0..self.busy.rounds {
+            // The busy load makes the broker's memory grow as well, so each round counts its own.
+            let before = session.probe.rss_anon_kib().unwrap_or_default();
             let mut waiting = self.connect(&session)?;
             waiting.begin(&session.reactor)?;
             settle(&mut session, &mut [&mut load, &mut waiting])?;
             let waited = Waited {
-                memory_kib: session.probe.rss_anon_kib(),
+                growth_kib: session.probe.rss_anon_kib().unwrap_or_default().saturating_sub(before),
                 open: waiting.open(),
                 parked: waiting.parked(),
             };
@@ -91,8 +92,8 @@ impl Idle {
             rounds.push_alone(self.busy.window(&mut load, None, &mut session)?);
         }
         let refused = refused.errors_json();
-        let Waited { memory_kib, open, parked } = worst.unwrap_or_default();
-        let growth_mib = mib(memory_kib) - mib(memory_before);
+        let Waited { growth_kib, open, parked } = worst.unwrap_or_default();
+        let growth_mib = mib(growth_kib);
         let result = json!({
             "command": "idle",
             "idle_connections": self.idle,
@@ -159,8 +160,8 @@ fn settle(session: &mut Session, actors: &mut [&mut dyn Actor]) -> io::Result<()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 KiB")]
-fn mib(kib: Option<u64>) -> f64 {
-    kib.unwrap_or_default() as f64 / 1024.0
+fn mib(kib: u64) -> f64 {
+    kib as f64 / 1024.0
 }
 
 /// Allows as many open files as the system lets this process have.
