@@ -473,6 +473,86 @@ async fn an_offset_outside_the_queue_is_corrected_at_once_and_committed() {
     assert_eq!(committed(&fake)["0"], "6");
 }
 
+/// Where pulls began, in the order in which they came.
+fn pulls_from(fake: &Fake) -> Vec<i64> {
+    fake.seen(PULL).iter().map(|pull| pull.ext("queueOffset").parse().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_queue_with_more_has_a_few_pulls_on_their_way() {
+    let fake = Fake::start(|own, seen| match seen.code {
+        PULL if seen.ext("queueOffset") != "0" => Reaction::Silence,
+        _ => group(own, seen, 1, 100),
+    })
+    .await;
+    let (listener, _received) = reporting();
+    let builder = consumer(&fake).await.pull_count_max(3);
+    let _consumer = builder.start(listener).await.unwrap();
+    fake.wait_for(PULL, 5).await;
+    // A commit comes after what could have been asked meanwhile.
+    fake.wait_for(COMMIT, 1).await;
+    assert_eq!(pulls_from(&fake), [0, 3, 6, 9, 12]);
+}
+
+#[tokio::test]
+async fn pulls_end_before_the_end_that_is_known() {
+    let fake = stage(1, 8).await;
+    let (listener, mut received) = reporting();
+    let builder = consumer(&fake).await.pull_count_max(3);
+    let consumer = builder.start(listener).await.unwrap();
+    for want in 0..8 {
+        assert_eq!(soon(received.recv()).await.unwrap().queue_offset().get(), want);
+    }
+    fake.wait_for(PULL, 4).await;
+    consumer.shutdown(PATIENCE).await.unwrap();
+    assert_eq!(pulls_from(&fake), [0, 3, 6, 8]);
+}
+
+#[tokio::test]
+async fn pulls_behind_one_that_did_not_come_full_are_asked_anew() {
+    let fake = Fake::start(move |own, seen| match (seen.code, seen.ext("queueOffset")) {
+        // Some answers are short, and late: those behind them come first.
+        (PULL, "6" | "29") => {
+            let from: i64 = seen.ext("queueOffset").parse().unwrap();
+            let answer = pulled(0, from + 1, 50, &record(0, from, "Even"));
+            Reaction::Later(Duration::from_millis(20), Box::new(answer))
+        }
+        _ => group(own, seen, 1, 50),
+    })
+    .await;
+    let (listener, mut received) = reporting();
+    let builder = consumer(&fake).await.pull_count_max(3);
+    let consumer = builder.start(listener).await.unwrap();
+    for want in 0..50 {
+        assert_eq!(soon(received.recv()).await.unwrap().queue_offset().get(), want);
+    }
+    consumer.shutdown(PATIENCE).await.unwrap();
+    assert_eq!(committed(&fake)["0"], "50");
+    // Those at 9 and behind it had to be left.
+    assert!(pulls_from(&fake).starts_with(&[0, 3, 6, 9, 12]), "{:?}", pulls_from(&fake));
+    assert!(pulls_from(&fake).contains(&7), "{:?}", pulls_from(&fake));
+}
+
+#[tokio::test]
+async fn pulls_ahead_count_before_they_come() {
+    let fake = Fake::start(|own, seen| match seen.code {
+        PULL if seen.ext("queueOffset") != "0" => Reaction::Silence,
+        _ => group(own, seen, 1, 100),
+    })
+    .await;
+    let listener = |delivery: Delivery| async move {
+        if delivery[0].queue_offset().get() > 0 {
+            std::future::pending::<()>().await;
+        }
+    };
+    // Two or three are here, three may come: six more would be too many.
+    let builder = consumer(&fake).await.pull_count_max(3).queue_limits(7, 1 << 20);
+    let _consumer = builder.start(listener).await.unwrap();
+    fake.wait_for(PULL, 3).await;
+    fake.wait_for(COMMIT, 1).await;
+    assert_eq!(pulls_from(&fake), [0, 3, 6]);
+}
+
 #[tokio::test]
 async fn unfinished_messages_stop_the_pulls_of_their_queue() {
     let fake = stage(1, 100_000).await;

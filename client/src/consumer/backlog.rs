@@ -159,11 +159,12 @@ impl Backlog {
         self.end
     }
 
-    /// Whether more may be pulled.
-    pub(crate) fn has_room(&self, limits: &Limits) -> bool {
-        self.count <= limits.count_max
+    /// Whether more may be pulled, while so many messages may be on their way.
+    pub(crate) fn has_room(&self, limits: &Limits, coming: usize) -> bool {
+        let span = self.span().saturating_add(i64::try_from(coming).unwrap_or(i64::MAX));
+        self.count.saturating_add(coming) <= limits.count_max
             && self.len <= limits.len_max
-            && self.span() <= limits.span_max
+            && span <= limits.span_max
     }
 
     /// Unfinished messages.
@@ -300,14 +301,14 @@ mod tests {
     #[test]
     fn each_limit_stops_the_pulls() {
         let limits = Limits { count_max: 3, len_max: 16, span_max: 9 };
-        assert!(filled(&[0, 1, 2], 3).has_room(&limits));
-        assert!(!filled(&[0, 1, 2, 3], 4).has_room(&limits), "messages");
-        assert!(!filled(&[0, 1, 2, 3], 4).has_room(&Limits {
-            count_max: 9,
-            len_max: 15,
-            ..limits
-        }));
-        assert!(filled(&[0, 9], 10).has_room(&limits));
-        assert!(!filled(&[0, 10], 11).has_room(&limits), "span");
+        assert!(filled(&[0, 1, 2], 3).has_room(&limits, 0));
+        assert!(!filled(&[0, 1, 2, 3], 4).has_room(&limits, 0), "messages");
+        assert!(
+            !filled(&[0, 1, 2, 3], 4).has_room(&Limits { count_max: 9, len_max: 15, ..limits }, 0)
+        );
+        assert!(filled(&[0, 9], 10).has_room(&limits, 0));
+        assert!(!filled(&[0, 10], 11).has_room(&limits, 0), "span");
+        assert!(filled(&[0, 1], 2).has_room(&limits, 1));
+        assert!(!filled(&[0, 1], 2).has_room(&limits, 2), "messages on their way");
     }
 }

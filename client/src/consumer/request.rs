@@ -59,6 +59,20 @@ pub struct Pulled {
     pub(crate) broker_id: i64,
 }
 
+impl Pulled {
+    /// What a pull at this offset brings if nothing is known of the queue.
+    pub(super) const fn nothing(at: QueueOffset) -> Self {
+        Self {
+            messages: Vec::new(),
+            next_offset: at,
+            min_offset: QueueOffset::new(0),
+            max_offset: QueueOffset::new(0),
+            is_moved: false,
+            broker_id: 0,
+        }
+    }
+}
+
 impl Shared {
     /// Pulls a queue once.
     ///
