@@ -162,6 +162,14 @@ impl Entry {
         bytes
     }
 
+    /// Fills in the checksum of the last entry of a table.
+    pub(crate) fn set_last_crc(table: &mut [u8], crc: u32) {
+        const CRC_AT: usize = 8;
+        let entry = table.len().checked_sub(ENTRY_LEN).and_then(|at| table.get_mut(at..));
+        let field = entry.and_then(|entry| entry.get_mut(CRC_AT..CRC_AT + 4));
+        field.expect("the table has an entry").copy_from_slice(&crc.to_be_bytes());
+    }
+
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Reader::new(bytes);
         let kind = Kind::of(fields.u8()?)?;

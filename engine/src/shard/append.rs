@@ -1,5 +1,8 @@
 //! Appends: from a record to the open group.
 
+use std::mem;
+use std::ops::Range;
+
 use super::commit::PendingGroup;
 use super::repeat::{What, state_of};
 use super::{Acknowledge, Shard};
@@ -38,6 +41,8 @@ pub(super) struct OpenGroup {
     /// Bytes that header, records, table and keys may take together.
     capacity: usize,
     table: Vec<u8>,
+    /// Where the last record lies, as long as its checksum is not in the table.
+    unsummed: Range<usize>,
     /// Keys of the records, as they will stand behind the table.
     keys: Vec<u8>,
     only_notes: bool,
@@ -103,11 +108,24 @@ impl OpenGroup {
         let end = self.used + len;
         let dst = self.memory.buffer().get_mut(self.used..end).expect("the group has room");
         write(&stamp, dst);
-        let crc = crate::crc::crc32c(dst);
-        let entry = Entry { kind, len: narrow(len), crc, queue, queue_offset, tag };
+        self.sum_up();
+        let entry = Entry { kind, len: narrow(len), crc: 0, queue, queue_offset, tag };
         self.table.extend_from_slice(&entry.encode());
+        self.unsummed = self.used..end;
         self.used = end;
+        // The next record is probably as long, and comes after its request was read.
+        self.memory.prefetch(end, len);
         self.only_notes &= kind == Kind::Note;
+    }
+
+    /// Completes the table: the checksum of a record is taken when the next one has come, or the group
+    /// closes. Taken at once, it would wait until the record has left the processor's store buffer.
+    fn sum_up(&mut self) {
+        let record = mem::take(&mut self.unsummed);
+        if !record.is_empty() {
+            let bytes = self.memory.buffer().get(record).expect("it was written there");
+            Entry::set_last_crc(&mut self.table, crate::crc::crc32c(bytes));
+        }
     }
 }
 
@@ -417,6 +435,7 @@ impl Shard {
             used: HEADER_LEN,
             table: self.tail.take_table(),
             keys: std::mem::take(&mut self.spare_keys),
+            unsummed: 0..0,
             only_notes: true,
         });
         Ok(())
@@ -493,6 +512,7 @@ impl Shard {
         self.add_staged();
         self.fill_page();
         let Some(mut open) = self.open.take() else { return };
+        open.sum_up();
         let header = Header {
             store: self.geometry.store(),
             shard: self.geometry.shard(),
