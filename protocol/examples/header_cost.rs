@@ -10,7 +10,7 @@ use std::{borrow::Cow, hint::black_box, time::Instant};
 use ringmq_protocol::{
     codes::{request, response},
     command::Command,
-    encode::{FrameWriter, Head, SentAnswer, begin_frame, response, sent},
+    encode::{FrameWriter, Head, Sent, SentAnswers, begin_frame, response},
     frame::{self, Encoding, FRAME_LEN_MAX},
     headers::{PullRequest, PullResponse, SendRequest, SendResponse},
     message_id::OffsetMessageId,
@@ -117,18 +117,12 @@ fn main() {
                 black_box(template.read(frame.header)).expect("the same header");
             });
             let mut out = Vec::with_capacity(512);
-            let region = "DefaultRegion";
-            let answer = SentAnswer {
-                opaque: 4711,
-                id,
-                queue_id: 1,
-                queue_offset: 7,
-                region,
-                trace_on: true,
-            };
+            let answers = SentAnswers::new(id.host, "DefaultRegion", true);
+            let log_offset = id.log_offset;
+            let answer = Sent { opaque: 4711, log_offset, queue_id: 1, queue_offset: 7 };
             measure("write send response at once", 242, || {
                 out.clear();
-                sent(&mut out, black_box(&answer));
+                answers.write(black_box(&answer), &mut out);
                 black_box(&out);
             });
         }

@@ -9,9 +9,12 @@
 //!
 //! Source: Apache RocketMQ 4.9.8, `RemotingCommand.encodeHeader`, `RocketMQSerializable`.
 
+mod sent;
+
 use alloc::vec::Vec;
 use core::fmt;
 
+pub use self::sent::{Sent, SentAnswers};
 use crate::{
     codes::{VERSION_4_9_8, response},
     command::{Command, Ext, FLAG_RESPONSE, Language},
@@ -318,22 +321,7 @@ fn cut_remark(remark: &str) -> &str {
 
 /// Appends `value` in decimal digits.
 pub(crate) fn push_int(out: &mut Vec<u8>, value: i64) {
-    let mut digits = [0_u8; 20];
-    let mut rest = value.unsigned_abs();
-    let mut first = digits.len();
-    for (index, digit) in digits.iter_mut().enumerate().rev() {
-        // The remainder is below 10, so that nothing is cut.
-        *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
-        rest /= 10;
-        first = index;
-        if rest == 0 {
-            break;
-        }
-    }
-    if value < 0 {
-        out.push(b'-');
-    }
-    out.extend_from_slice(digits.get(first..).unwrap_or_default());
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Appends text with quotes, backslashes and control characters escaped.
@@ -389,60 +377,6 @@ pub fn response(
     let head = Head::response(encoding, opaque, response::SYSTEM_ERROR, remark);
     let short = begin_frame(out, head).finish(0);
     assert!(short.is_ok(), "a header of fixed fields fits any frame");
-}
-
-/// What a send response says when all went well.
-#[derive(Clone, Copy, Debug)]
-pub struct SentAnswer<'a> {
-    /// The request's number.
-    pub opaque: i32,
-    /// Where the message was stored.
-    pub id: OffsetMessageId,
-    /// Its queue.
-    pub queue_id: i32,
-    /// Its offset in the queue, in messages.
-    pub queue_offset: i64,
-    /// `MSG_REGION`, without characters that JSON escapes.
-    pub region: &'a str,
-    /// `TRACE_ON`.
-    pub trace_on: bool,
-}
-
-/// Appends the response to the send of one message, in JSON: the same bytes as [`response()`] with
-/// these entries, written in one go, because a busy broker writes little else.
-///
-/// # Source
-///
-/// Apache RocketMQ 4.9.8, `SendMessageResponseHeader`, `RemotingCommand.encodeHeader`.
-pub fn sent(out: &mut Vec<u8>, answer: &SentAnswer<'_>) {
-    /// Everything but the region, with the longest numbers.
-    const LEN_MAX: usize = 320;
-    out.reserve(LEN_MAX + answer.region.len());
-    let start = out.len();
-    out.extend_from_slice(&[0; PREFIX_LEN]);
-    out.extend_from_slice(b"{\"code\":0,\"extFields\":{\"MSG_REGION\":\"");
-    out.extend_from_slice(answer.region.as_bytes());
-    out.extend_from_slice(match answer.trace_on {
-        true => b"\",\"TRACE_ON\":\"true\",\"msgId\":\"".as_slice(),
-        false => b"\",\"TRACE_ON\":\"false\",\"msgId\":\"",
-    });
-    out.extend_from_slice(answer.id.to_hex().as_bytes());
-    out.extend_from_slice(b"\",\"queueId\":\"");
-    push_int(out, answer.queue_id.into());
-    out.extend_from_slice(b"\",\"queueOffset\":\"");
-    push_int(out, answer.queue_offset);
-    out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
-    push_int(out, answer.opaque.into());
-    out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":409}");
-    const _: () = assert!(VERSION_4_9_8 == 409, "the version is part of the text above");
-    let header_len = u32::try_from(out.len() - start - PREFIX_LEN).unwrap_or_default();
-    // The JSON type byte is 0, so the second word is the header's length alone.
-    let lens = [header_len + 4, header_len];
-    if let Some(prefix) = out.get_mut(start..start + PREFIX_LEN) {
-        for (field, value) in prefix.chunks_exact_mut(4).zip(lens) {
-            field.copy_from_slice(&value.to_be_bytes());
-        }
-    }
 }
 
 /// Appends a whole request in the name of a 4.9.8 Java peer; `flag` is 0 or

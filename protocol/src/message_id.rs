@@ -128,14 +128,41 @@ impl Hex {
     }
 
     fn push(&mut self, bytes: &[u8]) {
-        const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-        let digit = |value: u8| DIGITS.get(usize::from(value & 15)).copied().unwrap_or(b'0');
-        let pairs = self.digits.get_mut(self.len..).unwrap_or_default().chunks_exact_mut(2);
-        for (pair, byte) in pairs.zip(bytes) {
-            pair.copy_from_slice(&[digit(byte >> 4), digit(*byte)]);
+        let rooms = self.digits.get_mut(self.len..).unwrap_or_default().chunks_mut(8);
+        for (room, part) in rooms.zip(bytes.chunks(4)) {
+            let mut word = [0; 4];
+            word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+            let digits = digits_of(u32::from_be_bytes(word));
+            room.iter_mut().zip(digits).for_each(|(to, from)| *to = from);
         }
         self.len += 2 * bytes.len();
     }
+}
+
+/// The eight upper-case hex digits of a word, all at once: each nibble is spread to a byte, and those
+/// above 9 are moved on to the letters.
+#[inline]
+fn digits_of(word: u32) -> [u8; 8] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const TO_LETTERS: u64 = (b'A' - b'9' - 1) as u64;
+    let mut nibbles = u64::from(word);
+    nibbles = (nibbles | nibbles << 16) & 0x0000_FFFF_0000_FFFF;
+    nibbles = (nibbles | nibbles << 8) & 0x00FF_00FF_00FF_00FF;
+    nibbles = (nibbles | nibbles << 4) & 0x0F0F_0F0F_0F0F_0F0F;
+    // Adding 6 carries into the upper half of a byte just for 10 and more.
+    let letters = (nibbles + 6 * ONES) >> 4 & ONES;
+    (nibbles + ONES * u64::from(b'0') + letters * TO_LETTERS).to_be_bytes()
+}
+
+/// The 16 upper-case hex digits of a log offset, as they end every offset id.
+#[inline]
+pub(crate) fn digits_of_offset(log_offset: i64) -> [u8; 16] {
+    let [a, b, c, d, e, f, g, h] = log_offset.to_be_bytes();
+    let mut digits = [0; 16];
+    let (front, back) = digits.split_at_mut(8);
+    front.copy_from_slice(&digits_of(u32::from_be_bytes([a, b, c, d])));
+    back.copy_from_slice(&digits_of(u32::from_be_bytes([e, f, g, h])));
+    digits
 }
 
 impl Deref for Hex {
@@ -175,6 +202,8 @@ fn decode_hex<'o>(hex: &str, out: &'o mut [u8]) -> Option<&'o [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::format;
+
     use super::*;
 
     fn id(host: &str, log_offset: i64) -> OffsetMessageId {
@@ -212,6 +241,21 @@ mod tests {
         let ids = [id("127.0.0.1:10911", 1), id("127.0.0.1:10911", 2)];
         let joined = OffsetMessageId::join(ids.into_iter());
         assert_eq!(joined, "7F00000100002A9F0000000000000001,7F00000100002A9F0000000000000002");
+    }
+
+    #[test]
+    fn every_byte_has_its_two_digits() {
+        for byte in 0..=u8::MAX {
+            let bytes = [byte, !byte, byte, byte.rotate_left(4)];
+            let want = format!("{:08X}", u32::from_be_bytes(bytes));
+            assert_eq!(digits_of(u32::from_be_bytes(bytes)), *want.as_bytes());
+            let mut hex = Hex::empty();
+            hex.push(&[7]);
+            hex.push(&[byte; 7]);
+            assert_eq!(&*hex, format!("07{}", format!("{byte:02X}").repeat(7)));
+        }
+        let offset = 0x0123_4567_89AB_CDEF;
+        assert_eq!(&digits_of_offset(offset), b"0123456789ABCDEF");
     }
 
     #[test]

@@ -51,29 +51,11 @@ struct Piece<V> {
 pub struct SendTemplate {
     header: Box<[u8]>,
     pieces: Vec<Piece<Varying>>,
-    fixed: Fixed,
+    head: MatchedHead,
+    request: SendRequest<'static>,
 }
 
-/// The fields that every matching header shares.
-#[derive(Debug)]
-struct Fixed {
-    code: i32,
-    language: Language,
-    version: i32,
-    flag: i32,
-    producer_group: String,
-    topic: String,
-    default_topic: String,
-    default_topic_queue_nums: i32,
-    sys_flag: i32,
-    message_flag: i32,
-    reconsume_times: i32,
-    unit_mode: bool,
-    max_reconsume_times: Option<i32>,
-    batch: bool,
-}
-
-/// The head of a header that matched a template.
+/// The fields of the head that every matching header shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchedHead {
     /// Request code.
@@ -82,10 +64,21 @@ pub struct MatchedHead {
     pub language: Language,
     /// The sender's `MQVersion` ordinal.
     pub version: i32,
-    /// The request's number.
-    pub opaque: i32,
     /// Flag bits of the header.
     pub flag: i32,
+}
+
+/// What a header that matched has of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MatchedSend<'a> {
+    /// The request's number.
+    pub opaque: i32,
+    /// The queue; negative lets the broker pick one.
+    pub queue_id: i32,
+    /// Milliseconds since 1970 by the producer's clock.
+    pub born_timestamp_ms: i64,
+    /// The message's properties in the form of [`crate::properties`], undecoded.
+    pub properties: Option<Text<'a>>,
 }
 
 /// What a header has of its own.
@@ -113,40 +106,50 @@ impl SendTemplate {
         if command.is_response() || command.remark.is_some() {
             return None;
         }
+        let own = MatchedSend {
+            opaque: command.opaque,
+            queue_id: request.queue_id,
+            born_timestamp_ms: request.born_timestamp_ms,
+            properties: request.properties,
+        };
+        let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
         let template = Self {
             header: header.into(),
             pieces: pieces(header, &command, Varying::Opaque, Varying::of)?,
-            fixed: Fixed {
+            head: MatchedHead {
                 code: command.code,
                 language: command.language,
                 version: command.version,
                 flag: command.flag,
-                producer_group: request.producer_group.clone().into_owned(),
-                topic: request.topic.clone().into_owned(),
-                default_topic: request.default_topic.clone().into_owned(),
-                default_topic_queue_nums: request.default_topic_queue_nums,
-                sys_flag: request.sys_flag,
-                message_flag: request.flag,
-                reconsume_times: request.reconsume_times,
-                unit_mode: request.unit_mode,
-                max_reconsume_times: request.max_reconsume_times,
-                batch: request.batch,
+            },
+            // The broker's name is informative.
+            request: SendRequest {
+                producer_group: owned(request.producer_group),
+                topic: owned(request.topic),
+                default_topic: owned(request.default_topic),
+                properties: None,
+                broker_name: None,
+                ..request
             },
         };
-        // The broker's name is informative; every other field must come out the same.
-        let request = SendRequest { broker_name: None, ..request };
-        let same = template
-            .read(header)
-            .is_some_and(|(head, read)| head.opaque == command.opaque && read == request);
-        same.then_some(template)
+        template.read(header).is_some_and(|read| read == own).then_some(template)
+    }
+
+    /// The fields of the head that every header has which looks like the learned one.
+    pub const fn head(&self) -> &MatchedHead {
+        &self.head
+    }
+
+    /// The request that every header makes which looks like the learned one. The queue and the time
+    /// are those of the learned one, and properties are not there: [`read`](Self::read) gives them.
+    pub const fn request(&self) -> &SendRequest<'static> {
+        &self.request
     }
 
     /// Reads a header that looks like the learned one; `None` for any other.
     #[inline]
-    pub fn read<'a>(&'a self, header: &'a [u8]) -> Option<(MatchedHead, SendRequest<'a>)> {
-        let fixed = &self.fixed;
-        let (mut opaque, mut queue_id, mut born_timestamp_ms) = (0, 0, 0);
-        let mut properties = None;
+    pub fn read<'a>(&self, header: &'a [u8]) -> Option<MatchedSend<'a>> {
+        let mut own = MatchedSend::default();
         let mut rest = header;
         for piece in &self.pieces {
             rest = rest.strip_prefix(self.header.get(piece.same.clone())?)?;
@@ -154,44 +157,18 @@ impl SendTemplate {
             if varying == Varying::Properties {
                 let text;
                 (text, rest) = take_text(rest)?;
-                properties = Some(text);
+                own.properties = Some(text);
                 continue;
             }
             let number;
             (number, rest) = take_number(rest)?;
             match varying {
-                Varying::Opaque => opaque = i32::try_from(number).ok()?,
-                Varying::QueueId => queue_id = i32::try_from(number).ok()?,
-                _ => born_timestamp_ms = number,
+                Varying::Opaque => own.opaque = i32::try_from(number).ok()?,
+                Varying::QueueId => own.queue_id = i32::try_from(number).ok()?,
+                _ => own.born_timestamp_ms = number,
             }
         }
-        if !rest.is_empty() {
-            return None;
-        }
-        let head = MatchedHead {
-            code: fixed.code,
-            language: fixed.language,
-            version: fixed.version,
-            opaque,
-            flag: fixed.flag,
-        };
-        let request = SendRequest {
-            producer_group: fixed.producer_group.as_str().into(),
-            topic: fixed.topic.as_str().into(),
-            default_topic: fixed.default_topic.as_str().into(),
-            default_topic_queue_nums: fixed.default_topic_queue_nums,
-            queue_id,
-            sys_flag: fixed.sys_flag,
-            born_timestamp_ms,
-            flag: fixed.message_flag,
-            properties,
-            reconsume_times: fixed.reconsume_times,
-            unit_mode: fixed.unit_mode,
-            max_reconsume_times: fixed.max_reconsume_times,
-            batch: fixed.batch,
-            broker_name: None,
-        };
-        Some((head, request))
+        rest.is_empty().then_some(own)
     }
 }
 
@@ -456,11 +433,21 @@ mod tests {
     fn check(template: &SendTemplate, header: &str, fits: bool) {
         let read = template.read(header.as_bytes());
         assert_eq!(read.is_some(), fits, "{header}");
-        let Some((head, request)) = read else { return };
+        let Some(own) = read else { return };
         let command = Command::parse(Encoding::Json, header.as_bytes()).unwrap();
-        let want = SendRequest::decode(&command).unwrap();
-        assert_eq!(request, SendRequest { broker_name: None, ..want }, "{header}");
-        assert_eq!((head.code, head.opaque), (command.code, command.opaque));
+        check_same(template, own, &command);
+    }
+
+    /// What a template gives is what parsing and decoding give.
+    #[track_caller]
+    fn check_same(template: &SendTemplate, own: MatchedSend<'_>, command: &Command<'_>) {
+        let MatchedSend { opaque, queue_id, born_timestamp_ms, properties } = own;
+        let request = template.request().clone();
+        let request = SendRequest { queue_id, born_timestamp_ms, properties, ..request };
+        let want = SendRequest::decode(command).unwrap();
+        assert_eq!(request, SendRequest { broker_name: None, ..want });
+        let head = template.head();
+        assert_eq!((head.code, opaque), (command.code, command.opaque));
         assert_eq!((head.flag, head.version), (command.flag, command.version));
     }
 
@@ -547,15 +534,13 @@ mod tests {
             for change in [b'"', b'\\', b'0', b'9', b'x', 0, 0xff] {
                 let mut changed = first.clone().into_bytes();
                 changed[at] = change;
-                let Some((head, request)) = template.read(&changed) else { continue };
+                let Some(own) = template.read(&changed) else { continue };
                 let Ok(command) = Command::parse(Encoding::Json, &changed) else {
                     // Only the inside of the properties may hold what JSON does not know.
-                    assert!(request.properties.is_some_and(|text| text.as_plain().is_none()));
+                    assert!(own.properties.is_some_and(|text| text.as_plain().is_none()));
                     continue;
                 };
-                let want = SendRequest::decode(&command).unwrap();
-                assert_eq!(request, SendRequest { broker_name: None, ..want });
-                assert_eq!(head.opaque, command.opaque);
+                check_same(&template, own, &command);
             }
         }
     }

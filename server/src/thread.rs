@@ -30,6 +30,7 @@ use ringmq_engine::{
     AppendError, Appended, EpochMillis, LogOffset, QueueNo, Record, RingShard, Sequence, Shard,
     shard_of,
 };
+use ringmq_protocol::encode::SentAnswers;
 use slab::Slab;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) authorizer: Arc<dyn Authorizer>,
     /// The address in records and message ids.
     pub(crate) store_host: std::net::SocketAddr,
+    /// What is answered to sends of one message.
+    pub(crate) sent_answers: SentAnswers,
     /// The property that every stored message gets: `CLUSTER`, its separator, the cluster's name.
     pub(crate) cluster_pair: Box<[u8]>,
     pub(crate) shards: u32,

@@ -97,29 +97,3 @@ fn a_long_remark_is_cut_between_characters() {
     let command = Command::parse(frame.encoding, frame.header).unwrap();
     assert_eq!(command.remark.as_deref(), Some("\u{8ba2}".repeat(REMARK_LEN_MAX / 3).as_str()));
 }
-
-#[test]
-fn the_answer_of_one_send_is_the_same_in_one_go() {
-    let host = "10.1.2.9:10911".parse().unwrap();
-    for (opaque, queue_id, queue_offset, log_offset, trace_on) in [
-        (0, 0, 0, 0, true),
-        (i32::MAX, i32::MAX, i64::MAX, i64::MAX, false),
-        (-7, -1, 1_234_567, 4096, true),
-    ] {
-        let id = OffsetMessageId { host, log_offset };
-        let region = "DefaultRegion";
-        let answer = SentAnswer { opaque, id, queue_id, queue_offset, region, trace_on };
-        let mut fast = b"before".to_vec();
-        sent(&mut fast, &answer);
-        let mut slow = b"before".to_vec();
-        let ext = |ext: &mut FrameWriter<'_, '_>| {
-            ext.ext("MSG_REGION", region);
-            ext.ext_bool("TRACE_ON", trace_on);
-            ext.ext_ids("msgId", core::iter::once(id));
-            ext.ext_int("queueId", queue_id.into());
-            ext.ext_int("queueOffset", queue_offset);
-        };
-        response(&mut slow, Encoding::Json, opaque, response::SUCCESS, None, ext, &[]);
-        assert_eq!(fast, slow);
-    }
-}

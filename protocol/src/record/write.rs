@@ -55,6 +55,8 @@ pub struct MessageParts<'a> {
 pub struct PropertiesParts<'a> {
     pieces: [&'a [u8]; PIECES_MAX],
     count: usize,
+    /// What the pieces are together, in bytes.
+    len: usize,
 }
 
 impl<'a> PropertiesParts<'a> {
@@ -64,11 +66,13 @@ impl<'a> PropertiesParts<'a> {
     ///
     /// With more than [`PIECES_MAX`] pieces that are not empty.
     #[must_use]
+    #[inline]
     pub fn with(mut self, piece: &'a [u8]) -> Self {
         if !piece.is_empty() {
             let slot = self.pieces.get_mut(self.count).expect("the caller keeps to PIECES_MAX");
             *slot = piece;
             self.count += 1;
+            self.len += piece.len();
         }
         self
     }
@@ -79,6 +83,7 @@ impl<'a> PropertiesParts<'a> {
     ///
     /// As [`Self::with`].
     #[must_use]
+    #[inline]
     pub fn with_pair(self, pair: &'a [u8]) -> Self {
         let last = self.count.checked_sub(1).and_then(|last| self.pieces.get(last));
         let separator = crate::properties::separator(last.copied().unwrap_or_default());
@@ -86,8 +91,8 @@ impl<'a> PropertiesParts<'a> {
     }
 
     /// What the pieces are together, in bytes.
-    pub fn len(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.len()).sum()
+    pub const fn len(&self) -> usize {
+        self.len
     }
 
     /// True without any text.
@@ -198,7 +203,7 @@ impl MessageParts<'_> {
         }
         out.put(self.topic);
         out.put(&u16::try_from(properties_len).unwrap_or_default().to_be_bytes());
-        for piece in self.properties.pieces {
+        for piece in self.properties.pieces.iter().take(self.properties.count) {
             out.put(piece);
         }
         assert!(out.0.is_empty(), "the length covers every field");

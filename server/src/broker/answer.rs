@@ -6,7 +6,7 @@ use ringmq_engine::{AppendError, ReadError};
 use ringmq_protocol::{
     codes::response,
     command::HeaderError,
-    encode::{self, FrameWriter, Head, SentAnswer, begin_frame},
+    encode::{self, FrameWriter, Head, begin_frame},
     frame::Encoding,
     limits::MessageIllegal,
     message_id::OffsetMessageId,
@@ -162,15 +162,13 @@ fn answer_send(thread: &Thread, conn: &Rc<Conn>, ticket: &Ticket, sent: &Sent) {
     if ticket.encoding == Encoding::Json
         && let Some(log_offset) = sent.only_log_offset()
     {
-        let answer = SentAnswer {
+        let sent = encode::Sent {
             opaque: ticket.opaque,
-            id: OffsetMessageId { host, log_offset },
+            log_offset,
             queue_id: sent.queue_id,
             queue_offset: sent.first_queue_offset,
-            region: &config.region,
-            trace_on: config.trace_on,
         };
-        conn.put(|outbox| encode::sent(outbox.open(), &answer));
+        conn.put(|outbox| thread.shared.sent_answers.write(&sent, outbox.open()));
         return;
     }
     answer(conn, ticket, |ext| {

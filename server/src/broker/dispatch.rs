@@ -14,7 +14,7 @@ use ringmq_protocol::{
 
 use super::{
     Conn, Executed, Failure, Op, Served, Step, Ticket, Wait, answer, lookup, offset, pull, query,
-    send, tell_control, templates::KnownSend, view,
+    send, tell_control, view,
 };
 use crate::{
     control::ToControl,
@@ -130,7 +130,8 @@ impl Thread {
         match command.code {
             request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
                 if frame.encoding == Encoding::Json {
-                    conn.state.templates.borrow_mut().missed(frame.header);
+                    let cluster_pair = &self.shared.cluster_pair;
+                    conn.state.templates.borrow_mut().missed(frame.header, cluster_pair);
                 }
                 send::serve(self, conn, ticket, &command, frame.body)
             }
@@ -158,10 +159,8 @@ impl Thread {
             return None;
         }
         let templates = conn.state.templates.borrow();
-        let KnownSend { head, request, stored } = templates.read(frame.header)?;
-        let ticket = Ticket::of_send(conn.context.conn, &head);
-        let kind = (head.code, head.version);
-        Some(send::serve_request(self, conn, ticket, kind, (request, stored), frame.body))
+        let known = templates.read(frame.header)?;
+        Some(send::serve_known(self, conn, &known, frame.body))
     }
 
     /// Gives back a hand-over credit that was waited for and has not been used.

@@ -32,11 +32,15 @@ use ringmq_protocol::{
     codes::response,
     command::{Command, FLAG_ONEWAY},
     frame::Encoding,
-    template::MatchedHead,
 };
 use tokio::sync::{mpsc, oneshot};
 
-use self::{pull::PullOp, record::Parcel, templates::SendTemplates, topics::Topic};
+use self::{
+    pull::PullOp,
+    record::Parcel,
+    templates::{KnownSend, SendTemplates},
+    topics::Topic,
+};
 use crate::{
     context::ConnId,
     control::{self, CreateTopicError, ToControl},
@@ -102,10 +106,11 @@ impl Ticket {
     }
 
     /// For a send that looked like an earlier one.
-    pub(crate) fn of_send(conn: ConnId, head: &MatchedHead) -> Self {
+    pub(crate) fn of_send(conn: ConnId, known: &KnownSend<'_>) -> Self {
+        let head = known.template.head();
         Self {
             conn,
-            opaque: head.opaque,
+            opaque: known.own.opaque,
             encoding: Encoding::Json,
             oneway: head.flag & FLAG_ONEWAY != 0,
             is_5: head.version >= VERSION_5,

@@ -18,6 +18,7 @@ use ringmq_protocol::{
     names,
     properties::{self, name},
     record::{self, MessageParts, PropertiesParts, sys_flag},
+    template::MatchedSend,
 };
 use tokio::sync::oneshot;
 
@@ -25,7 +26,7 @@ use super::{
     Conn, Op, QueueName, Reply, Served, Ticket, Wait, answer, keys,
     record::{BatchMessage, Message, Parcel, Said, host},
     stop::{Stop, failed},
-    templates::Stored,
+    templates::{KnownSend, Shaped, Stored},
     topics::Topic,
 };
 use crate::{
@@ -112,33 +113,33 @@ pub(crate) fn serve(
     body: &[u8],
 ) -> Served {
     let ticket = Ticket { send: true, ..ticket };
-    match SendRequest::decode(command) {
-        Ok(request) => serve_request(
-            thread,
-            conn,
-            ticket,
-            (command.code, command.version),
-            (request, None),
-            body,
-        ),
-        Err(error) => answer::refuse(thread, conn, &ticket, &error.into()),
-    }
+    let request = match SendRequest::decode(command) {
+        Ok(request) => request,
+        Err(error) => return answer::refuse(thread, conn, &ticket, &error.into()),
+    };
+    let own = MatchedSend {
+        opaque: command.opaque,
+        queue_id: request.queue_id,
+        born_timestamp_ms: request.born_timestamp_ms,
+        properties: request.properties,
+    };
+    let is_batch = command.code == request::SEND_BATCH_MESSAGE || request.batch;
+    let (request, version) = (&request, command.version);
+    Send { thread, conn, ticket, request, own, shaped: None, version, body, is_batch }.serve()
 }
 
-/// Takes a send whose header has been read: its code and version, and its fields.
-pub(crate) fn serve_request(
+/// Takes a send that looks like an earlier one.
+pub(crate) fn serve_known(
     thread: &Thread,
     conn: &Rc<Conn>,
-    ticket: Ticket,
-    (code, version): (i32, i32),
-    (request, stored): (SendRequest<'_>, Option<Stored<'_>>),
+    known: &KnownSend<'_>,
     body: &[u8],
 ) -> Served {
-    let is_batch = code == request::SEND_BATCH_MESSAGE || request.batch;
-    match (Send { thread, conn, ticket, request, stored, version, body, is_batch }.run()) {
-        Ok(()) => Served::Done,
-        Err(stop) => stop.serve(thread, conn, &ticket),
-    }
+    let ticket = Ticket::of_send(conn.context.conn, known);
+    let KnownSend { template, own, shaped } = *known;
+    let (request, version) = (template.request(), template.head().version);
+    let is_batch = template.head().code == request::SEND_BATCH_MESSAGE || request.batch;
+    Send { thread, conn, ticket, request, own, shaped, version, body, is_batch }.serve()
 }
 
 /// One send on its way through the checks.
@@ -146,16 +147,25 @@ struct Send<'a> {
     thread: &'a Thread,
     conn: &'a Rc<Conn>,
     ticket: Ticket,
-    request: SendRequest<'a>,
-    /// The properties as they will be stored, where they are known already.
-    stored: Option<Stored<'a>>,
+    /// What the send has in common with others that look like it; see `own` for the rest.
+    request: &'a SendRequest<'a>,
+    own: MatchedSend<'a>,
+    /// The properties, where it is known how they will be stored.
+    shaped: Option<Shaped<'a>>,
     version: i32,
     body: &'a [u8],
     is_batch: bool,
 }
 
 impl Send<'_> {
-    fn run(self) -> Result<(), Stop> {
+    fn serve(&self) -> Served {
+        match self.run() {
+            Ok(()) => Served::Done,
+            Err(stop) => stop.serve(self.thread, self.conn, &self.ticket),
+        }
+    }
+
+    fn run(&self) -> Result<(), Stop> {
         let topic = self.topic()?;
         let config = &topic.config;
         if config.order && !self.thread.topics.permission().0 {
@@ -170,15 +180,15 @@ impl Send<'_> {
         let queue_id = self.queue_id(&topic)?;
         let mut scratch = self.thread.scratch.borrow_mut();
         let Scratch { properties, key, .. } = &mut *scratch;
-        if let Some(stored) = self.stored
+        if let Some(shaped) = self.shaped
             && !self.is_batch
             && names::group_of_retry_topic(&topic.config.name).is_none()
         {
-            let message = self.message(&topic, queue_id, stored)?;
+            let message = self.message(&topic, queue_id, shaped.stored())?;
             return self.store(&topic, queue_id, &[message], key);
         }
         properties.clear();
-        if let Some(text) = &self.request.properties {
+        if let Some(text) = &self.own.properties {
             text.append_to(properties);
         }
         let (topic, queue_id) = match self.dead_letters(&topic)? {
@@ -191,7 +201,7 @@ impl Send<'_> {
         if self.is_batch {
             self.store_batch(&topic, queue_id, properties, key)
         } else {
-            let message = self.message(&topic, queue_id, stored_form(properties))?;
+            let message = self.message(&topic, queue_id, self.stored_form(properties))?;
             self.store(&topic, queue_id, &[message], key)
         }
     }
@@ -237,7 +247,7 @@ impl Send<'_> {
     }
 
     fn queue_id(&self, topic: &Topic) -> Result<i32, Stop> {
-        let asked = self.request.queue_id;
+        let asked = self.own.queue_id;
         let queues = topic.config.queue_nums_max();
         match u32::try_from(asked) {
             Ok(id) if id < queues => Ok(asked),
@@ -338,7 +348,7 @@ impl Send<'_> {
             queue_id,
             flag,
             sys_flag: self.sys_flag(topic),
-            born_timestamp_ms: self.request.born_timestamp_ms,
+            born_timestamp_ms: self.own.born_timestamp_ms,
             born_host: host(self.conn.context.peer_v4()),
             store_host: self.thread.shared.store_host,
             reconsume_times: self.request.reconsume_times,
@@ -348,6 +358,14 @@ impl Send<'_> {
             topic: name,
             properties,
         })
+    }
+
+    /// Properties as a message of its own keeps them.
+    fn stored_form<'m>(&'m self, text: &'m [u8]) -> Stored<'m> {
+        let (before, behind) = properties::without(text, name::WAIT);
+        let parts = PropertiesParts::default().with(before).with(behind);
+        let parts = parts.with_pair(&self.thread.shared.cluster_pair);
+        Stored { parts, said: Said::of(text) }
     }
 
     fn message<'m>(
@@ -362,8 +380,7 @@ impl Send<'_> {
         if self.body.is_empty() && self.ticket.is_5 {
             return Err(failed(response::SYSTEM_ERROR, "the message body is empty"));
         }
-        let stored = parts.with_pair(&self.thread.shared.cluster_pair);
-        let parts = self.parts(topic, queue_id, (self.request.flag, self.body), stored)?;
+        let parts = self.parts(topic, queue_id, (self.request.flag, self.body), parts)?;
         Ok(Message { parts, said, scope: topic.keys })
     }
 
@@ -443,12 +460,6 @@ impl Send<'_> {
             }
         }
     }
-}
-
-/// Properties as a message of its own keeps them.
-fn stored_form(text: &[u8]) -> Stored<'_> {
-    let (before, behind) = properties::without(text, name::WAIT);
-    Stored { parts: PropertiesParts::default().with(before).with(behind), said: Said::of(text) }
 }
 
 /// The delay level of a message.

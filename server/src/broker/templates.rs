@@ -7,10 +7,9 @@
 use std::cell::Cell;
 
 use ringmq_protocol::{
-    headers::SendRequest,
     properties::{self, name},
     record::PropertiesParts,
-    template::{MatchedHead, SendTemplate},
+    template::{MatchedSend, SendTemplate},
     text::Text,
 };
 
@@ -40,13 +39,22 @@ struct Known {
 
 /// A send that looks like an earlier one.
 pub(crate) struct KnownSend<'a> {
-    pub(crate) head: MatchedHead,
-    pub(crate) request: SendRequest<'a>,
-    /// Its properties as they are stored, if they look like earlier ones as well.
-    pub(crate) stored: Option<Stored<'a>>,
+    pub(crate) template: &'a SendTemplate,
+    /// What it has of its own.
+    pub(crate) own: MatchedSend<'a>,
+    /// Its properties, if they look like earlier ones as well.
+    pub(crate) shaped: Option<Shaped<'a>>,
 }
 
-/// Properties as they are stored, but for what the broker adds. Nothing in them makes it wait.
+/// Properties that look like earlier ones. Nothing in them makes the message wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Shaped<'a> {
+    shape: &'a PropertiesShape,
+    /// The unique id.
+    id: &'a [u8],
+}
+
+/// Properties as they are stored.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'a> {
     pub(crate) parts: PropertiesParts<'a>,
@@ -72,15 +80,17 @@ impl SendTemplates {
     }
 
     /// Notes a send in JSON that fitted no template, and learns from some of them.
-    pub(crate) fn missed(&mut self, header: &[u8]) {
+    ///
+    /// `cluster_pair` is what the broker adds to the properties of every message.
+    pub(crate) fn missed(&mut self, header: &[u8], cluster_pair: &[u8]) {
         self.misses += 1;
         if self.misses < MISSES_PER_LESSON {
             return;
         }
         self.misses = 0;
         let Some(template) = SendTemplate::learn(header) else { return };
-        let text = template.read(header).and_then(|(_, request)| request.properties);
-        let properties = text.and_then(PropertiesShape::learn);
+        let text = template.read(header).and_then(|own| own.properties);
+        let properties = text.and_then(|text| PropertiesShape::learn(text, cluster_pair));
         let known = Known { template, properties };
         match self.known.get_mut(self.oldest) {
             Some(slot) => *slot = known,
@@ -93,10 +103,10 @@ impl SendTemplates {
 
 impl Known {
     fn read<'a>(&'a self, header: &'a [u8]) -> Option<KnownSend<'a>> {
-        let (head, request) = self.template.read(header)?;
-        let shape = self.properties.as_ref().zip(request.properties);
-        let stored = shape.and_then(|(shape, text)| shape.read(text));
-        Some(KnownSend { head, request, stored })
+        let own = self.template.read(header)?;
+        let shape = self.properties.as_ref().zip(own.properties);
+        let shaped = shape.and_then(|(shape, text)| shape.read(text));
+        Some(KnownSend { template: &self.template, own, shaped })
     }
 }
 
@@ -106,7 +116,7 @@ struct PropertiesShape {
     /// As received, before and behind the id.
     raw: (Box<[u8]>, Box<[u8]>),
     id_len: usize,
-    /// As stored, before and behind the id.
+    /// As stored, before and behind the id, with what the broker adds.
     stored: (Box<[u8]>, Box<[u8]>),
     tag: i64,
     /// The keys of all its messages.
@@ -116,7 +126,7 @@ struct PropertiesShape {
 impl PropertiesShape {
     /// Learns from the properties of a header. `None` if they have no unique id, or something that
     /// the broker acts on.
-    fn learn(text: Text<'_>) -> Option<Self> {
+    fn learn(text: Text<'_>, cluster_pair: &[u8]) -> Option<Self> {
         const BEFORE_ID: &[u8] = b"UNIQ_KEY\\u0001";
         let raw = text.raw();
         let id_at = memchr::memmem::find(raw, BEFORE_ID)? + BEFORE_ID.len();
@@ -140,24 +150,32 @@ impl PropertiesShape {
             return None;
         }
         let (before, rest) = stored.split_at_checked(at)?;
+        let behind = rest.get(id_len..)?;
+        let behind = [behind, properties::separator(&stored), cluster_pair].concat();
         Some(Self {
             raw: (raw_before.into(), raw_behind.into()),
             id_len,
-            stored: (before.into(), rest.get(id_len..)?.into()),
+            stored: (before.into(), behind.into()),
             tag: said.tag,
             words: said.words.into(),
         })
     }
 
-    fn read<'a>(&'a self, text: Text<'a>) -> Option<Stored<'a>> {
+    fn read<'a>(&'a self, text: Text<'a>) -> Option<Shaped<'a>> {
         let rest = text.raw().strip_prefix(&*self.raw.0)?;
         let (id, rest) = rest.split_at_checked(self.id_len)?;
-        if *rest != *self.raw.1 || !id.iter().all(u8::is_ascii_alphanumeric) {
-            return None;
-        }
-        let parts = PropertiesParts::default().with(&self.stored.0).with(id).with(&self.stored.1);
-        let said = Said { tag: self.tag, unique: id, words: &self.words };
-        Some(Stored { parts, said })
+        let fits = *rest == *self.raw.1 && id.iter().all(u8::is_ascii_alphanumeric);
+        fits.then_some(Shaped { shape: self, id })
+    }
+}
+
+impl<'a> Shaped<'a> {
+    /// The properties as they are stored.
+    pub(crate) fn stored(self) -> Stored<'a> {
+        let Self { shape, id } = self;
+        let (before, behind) = &shape.stored;
+        let parts = PropertiesParts::default().with(before).with(id).with(behind);
+        Stored { parts, said: Said { tag: shape.tag, unique: id, words: &shape.words } }
     }
 }
 
@@ -179,6 +197,8 @@ mod tests {
 
     use super::*;
 
+    const PAIR: &[u8] = b"CLUSTER\x01C";
+
     fn header(topic: &str, opaque: i32) -> Vec<u8> {
         let mut out = Vec::new();
         let entries = [("a", "G"), ("b", topic), ("c", "TBW102"), ("d", "4"), ("e", "1")];
@@ -198,12 +218,12 @@ mod tests {
             let topic = format!("Topic{n}");
             for opaque in 0..MISSES_PER_LESSON.cast_signed() {
                 assert!(templates.read(&header(&topic, opaque)).is_none());
-                templates.missed(&header(&topic, opaque));
+                templates.missed(&header(&topic, opaque), PAIR);
             }
             let header = header(&topic, 77);
             let known = templates.read(&header).unwrap();
-            assert_eq!((known.head.opaque, &*known.request.topic), (77, &*topic));
-            assert!(known.stored.is_none(), "there is no unique id");
+            assert_eq!((known.own.opaque, &*known.template.request().topic), (77, &*topic));
+            assert!(known.shaped.is_none(), "there is no unique id");
             assert!(templates.known.len() <= KNOWN_MAX);
         }
         assert!(templates.read(&header("Topic0", 1)).is_none(), "the oldest gave way");
@@ -223,7 +243,7 @@ mod tests {
             body: b"b",
             body_crc: None,
             topic: b"T",
-            properties: properties.with_pair(b"CLUSTER\x01C"),
+            properties,
         };
         let mut record = vec![0; parts.encoded_len()];
         parts.write(0, 0, 0, &mut record);
@@ -237,21 +257,21 @@ mod tests {
         let json = format!("{{\"extFields\":{{\"i\":\"{raw}\"}}}}");
         let command = Command::parse(Encoding::Json, json.as_bytes()).unwrap();
         let scanned = command.ext.get("i").unwrap_or(text);
-        let stored = shape.read(scanned);
-        assert_eq!(stored.is_some(), fits, "{raw}");
-        let Some(stored) = stored else { return };
+        let shaped = shape.read(scanned);
+        assert_eq!(shaped.is_some(), fits, "{raw}");
+        let Some(stored) = shaped.map(Shaped::stored) else { return };
         let decoded = scanned.bytes();
         let (head, tail) = properties::without(&decoded, name::WAIT);
-        assert_eq!(stored.parts.len(), head.len() + tail.len(), "{raw}");
+        let slow = PropertiesParts::default().with(head).with(tail).with_pair(PAIR);
+        assert_eq!(stored.parts.len(), slow.len(), "{raw}");
         assert_eq!(stored.said, Said::of(&decoded));
-        let slow = PropertiesParts::default().with(head).with(tail);
         assert_eq!(record(stored.parts), record(slow), "{raw}");
     }
 
     fn shape(raw: &str) -> Option<PropertiesShape> {
         let json = format!("{{\"extFields\":{{\"i\":\"{raw}\"}}}}");
         let command = Command::parse(Encoding::Json, json.as_bytes()).unwrap();
-        PropertiesShape::learn(command.ext.get("i").unwrap())
+        PropertiesShape::learn(command.ext.get("i").unwrap(), PAIR)
     }
 
     #[test]

@@ -14,7 +14,10 @@ use std::{
 use ringmq_engine::{
     Acknowledge, EpochMillis, RecoveryReport, RingShard, Store, StoreGuard, StoreOptions,
 };
-use ringmq_protocol::properties::{NAME_SEPARATOR, name};
+use ringmq_protocol::{
+    encode::SentAnswers,
+    properties::{NAME_SEPARATOR, name},
+};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use super::{
@@ -108,12 +111,14 @@ impl Plane {
         }
         let cluster_pair =
             [name::CLUSTER.as_bytes(), &[NAME_SEPARATOR], config.cluster.as_bytes()].concat();
+        let store_host = SocketAddr::V4(config.advertise);
         let links = link::mesh(threads, config.limits.link_entries);
         let shared = Arc::new(Shared {
             published: wiring.published,
             to_control: wiring.to_control,
             authorizer: wiring.authorizer,
-            store_host: SocketAddr::V4(config.advertise),
+            store_host,
+            sent_answers: SentAnswers::new(store_host, &config.region, config.trace_on),
             cluster_pair: cluster_pair.into(),
             shards,
             threads,
