@@ -252,13 +252,12 @@ impl Views {
         self.ensure(number);
         let slot = to_index(u64::from(number));
         let queue = self.queues.get_mut(slot).expect("ensured in the lines before");
-        match queue.slot {
-            Slot::Deleted { .. } => return,
-            Slot::Free => *queue = Queue::unnamed(),
-            Slot::Opened | Slot::Live | Slot::Leaving => {}
+        if queue.slot == Slot::Free {
+            *queue = Queue::unnamed();
         }
+        let waits = matches!(queue.slot, Slot::Deleted { .. });
         // Without its state the queue may have lost records to retention, unless there was none.
-        if queue.incarnation().is_none() && self.first > 0 {
+        if waits || queue.incarnation().is_none() && self.first > 0 {
             queue.start_at(record.entry.queue_offset);
         }
         if queue.enter_segment(ordinal, record.entry.queue_offset) {
@@ -299,7 +298,8 @@ impl Views {
         let other = known.is_some_and(|known| known < state.incarnation);
         match queue.slot {
             Slot::Deleted { .. } if !other => return,
-            Slot::Deleted { .. } | Slot::Free => *queue = Queue::unnamed(),
+            Slot::Deleted { .. } => queue.become_next(state.incarnation),
+            Slot::Free => *queue = Queue::unnamed(),
             // Damage has hidden the deletion of the number's queue before.
             _ if other => {
                 let key: Box<[u8]> = queue.key().into();
@@ -345,7 +345,11 @@ impl Views {
         let queue = self.queues.get_mut(slot).expect("ensured in the line before");
         let ours = queue.incarnation().is_none_or(|known| known == incarnation);
         // A copy of the deletion may come when the number is free already.
-        if !ours || matches!(queue.slot, Slot::Deleted { .. } | Slot::Free) {
+        if !ours || queue.slot == Slot::Free {
+            return;
+        }
+        if let Slot::Deleted { last } = queue.slot {
+            queue.become_slot(Queue::deleted(queue.incarnation(), last));
             return;
         }
         queue.wake_all(woken);
@@ -436,7 +440,13 @@ impl Views {
                     }
                     self.free.push(number);
                 }
-                Slot::Deleted { last } => self.graves.entry(last).or_default().push(number),
+                Slot::Deleted { last } => {
+                    if let Some(queue) = self.queue_mut(QueueNo(number)) {
+                        queue.become_slot(Queue::deleted(queue.incarnation(), last));
+                    }
+                    self.graves.entry(last).or_default().push(number);
+                    continue;
+                }
                 Slot::Free => self.free.push(number),
                 Slot::Opened | Slot::Live | Slot::Leaving if queue.key().is_empty() => {}
                 Slot::Opened | Slot::Live | Slot::Leaving => {

@@ -79,7 +79,9 @@ pub(crate) enum Slot {
     Live,
     /// A live queue whose deletion is appended but not committed.
     Leaving,
-    /// A deleted queue: the log may have records of it up to the segment with this ordinal.
+    /// A deleted queue: the log may have records of it up to the segment with this ordinal. Entries
+    /// that replay finds meanwhile wait for what the log says of them: the deletion, which they are
+    /// in front of, or the state of the number's next queue, whose first one damage has hidden.
     Deleted {
         last: u64,
     },
@@ -151,7 +153,21 @@ impl Queue {
 
     /// A queue that is gone, so that replay knows older records of its number.
     pub(crate) fn deleted(incarnation: Option<LogOffset>, last: u64) -> Self {
-        Self { incarnation, slot: Slot::Deleted { last }, ..Self::default() }
+        Self { incarnation, slot: Slot::Deleted { last }, segment: u64::MAX, ..Self::default() }
+    }
+
+    /// A deleted queue's number has another one, which begins here: the entries that wait are its own,
+    /// unless they lie in front of it.
+    pub(crate) fn become_next(&mut self, incarnation: LogOffset) {
+        let first = self.blocks.first().map(|block| block.position);
+        let first = first.or_else(|| self.tail.first().map(|entry| entry.position));
+        if first.is_some_and(|position| incarnation < position) {
+            self.incarnation = None;
+            self.slot = Slot::Live;
+            self.confirmed = true;
+        } else {
+            *self = Self::unnamed();
+        }
     }
 
     /// Puts something else into the slot; gives what was there.

@@ -631,3 +631,53 @@ fn what_was_logged_at_the_end_of_a_segment_outlives_it_in_more_than_one_group() 
         }
     }
 }
+
+#[test]
+fn records_behind_a_damaged_opening_are_of_the_queue_that_a_copy_names() {
+    let kept = ShardLimits { age_ms: 1000, checkpoint_ms: 2000, ..limits() };
+    let opened = disk().open(kept, CommitBy::Durable, NOW);
+    let mut sim = opened.map_err(|(_, failure)| failure).expect("an empty device");
+    sim.shard().tick(NOW);
+    sim.run(NOW);
+    let gone = sim.shard().open_queue(b"gone", NOW).expect("there is room");
+    sim.shard().append(gone, &[&[9; 700][..]], NOW).expect("there is room");
+    sim.shard().delete_queue(gone, NOW).expect("there is room");
+    flush(&mut sim);
+    let other = sim.shard().open_queue(b"other", NOW).expect("there is room");
+    assert_ne!(gone, other);
+    let mut now = NOW;
+    while sim.shard().stats().segments_recycled == 0 {
+        sim.shard().append(other, &[&[8; 700][..]], now).expect("there is room");
+        flush(&mut sim);
+        now = EpochMillis::new(now.get() + 20);
+        sim.shard().tick(now);
+        sim.run(now);
+    }
+    // The number is given out again; the segment with the deletion waits for its next use.
+    assert_eq!(queue(&mut sim), gone);
+    for byte in 1..=3 {
+        append(&mut sim, byte);
+    }
+    flush(&mut sim);
+    append(&mut sim, 4);
+    flush(&mut sim);
+    assert_eq!(number_of(&mut sim), 4);
+    let mut device = sim.crash();
+    assert!(device.has_segment(0));
+    let opening = device.written().into_iter().find_map(|group| {
+        let file = FileId::Segment(group.place.ordinal);
+        let parsed = Group::parse(device.bytes_at(file, group.place.byte))?;
+        let mut states = parsed.records().filter(|r| r.entry.kind == Kind::QueueState);
+        let first = states.find(|r| r.entry.queue == gone.0 && group.place.ordinal > 0)?;
+        let from = first.position.get() - parsed.header.position.get();
+        Some((file, group.place.byte + from.cast_unsigned()))
+    });
+    let (file, at) = opening.expect("the queue was opened");
+    assert!(device.flip_bit(file, at, 1));
+    device.lose_views();
+    let mut sim = open(device, CommitBy::Durable);
+    assert_eq!(sim.report().unreadable, 1, "{:?}", sim.report());
+    assert_eq!(queue(&mut sim), gone);
+    let found: Vec<_> = (0..4).map(|at| read(&mut sim, at)).collect();
+    assert_eq!(found, [Some(1), Some(2), Some(3), Some(4)]);
+}
