@@ -13,8 +13,12 @@
 //! is copied. It reads the answers with an [`AnswerTemplate`], which differ in their number, queue,
 //! position and ids.
 
+mod pull;
+
 use alloc::{borrow::Cow, boxed::Box, string::String, vec::Vec};
 use core::ops::Range;
+
+pub use self::pull::{MatchedPull, PullTemplate};
 
 use crate::{
     command::{Command, Language},
@@ -68,6 +72,13 @@ pub struct MatchedHead {
     pub flag: i32,
 }
 
+impl MatchedHead {
+    const fn of(command: &Command<'_>) -> Self {
+        let Command { code, language, version, flag, .. } = *command;
+        Self { code, language, version, flag }
+    }
+}
+
 /// What a header that matched has of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MatchedSend<'a> {
@@ -116,12 +127,7 @@ impl SendTemplate {
         let template = Self {
             header: header.into(),
             pieces: pieces(header, &command, Varying::Opaque, Varying::of)?,
-            head: MatchedHead {
-                code: command.code,
-                language: command.language,
-                version: command.version,
-                flag: command.flag,
-            },
+            head: MatchedHead::of(&command),
             // The broker's name is informative.
             request: SendRequest {
                 producer_group: owned(request.producer_group),

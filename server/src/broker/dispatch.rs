@@ -131,11 +131,14 @@ impl Thread {
             request::SEND_MESSAGE | request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => {
                 if frame.encoding == Encoding::Json {
                     let cluster_pair = &self.shared.cluster_pair;
-                    conn.state.templates.borrow_mut().missed(frame.header, cluster_pair);
+                    conn.state.sends.borrow_mut().missed(frame.header, cluster_pair);
                 }
                 send::serve(self, conn, ticket, &command, frame.body)
             }
             request::PULL_MESSAGE | request::LITE_PULL_MESSAGE => {
+                if frame.encoding == Encoding::Json {
+                    conn.state.pulls.borrow_mut().missed(frame.header);
+                }
                 pull::serve(self, conn, ticket, &command)
             }
             request::QUERY_CONSUMER_OFFSET => offset::serve_query(self, conn, ticket, &command),
@@ -150,7 +153,7 @@ impl Thread {
         }
     }
 
-    /// Serves a send that looks like an earlier one, without parsing its header.
+    /// Serves a send or a pull that looks like an earlier one, without parsing its header.
     fn dispatch_known(&self, conn: &Rc<Conn>, frame: &Frame<'_>) -> Option<Served> {
         let may = frame.encoding == Encoding::Json
             && self.shared.authorizer.allows_all()
@@ -158,9 +161,12 @@ impl Thread {
         if !may {
             return None;
         }
-        let templates = conn.state.templates.borrow();
-        let known = templates.read(frame.header)?;
-        Some(send::serve_known(self, conn, &known, frame.body))
+        if let Some(known) = conn.state.sends.borrow().read(frame.header) {
+            return Some(send::serve_known(self, conn, &known, frame.body));
+        }
+        let pulls = conn.state.pulls.borrow();
+        let (template, own) = pulls.read(frame.header)?;
+        Some(pull::serve_known(self, conn, template, own))
     }
 
     /// Gives back a hand-over credit that was waited for and has not been used.

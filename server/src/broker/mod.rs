@@ -32,13 +32,14 @@ use ringmq_protocol::{
     codes::response,
     command::{Command, FLAG_ONEWAY},
     frame::Encoding,
+    template::MatchedHead,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
     pull::PullOp,
     record::Parcel,
-    templates::{KnownSend, SendTemplates},
+    templates::{PullTemplates, SendTemplates},
     topics::Topic,
 };
 use crate::{
@@ -62,7 +63,9 @@ pub(crate) struct ConnState {
     /// The topic of the last send, which mostly is that of the next.
     pub(crate) last_topic: RefCell<Option<Rc<Topic>>>,
     /// What its sends look like.
-    pub(crate) templates: RefCell<SendTemplates>,
+    pub(crate) sends: RefCell<SendTemplates>,
+    /// What its pulls look like.
+    pub(crate) pulls: RefCell<PullTemplates>,
     /// A hand-over credit that was waited for and belongs to the next request to that thread.
     pub(crate) credit: Cell<Option<usize>>,
     /// What was waited for was refused, and the request has been answered so.
@@ -105,16 +108,15 @@ impl Ticket {
         }
     }
 
-    /// For a send that looked like an earlier one.
-    pub(crate) fn of_send(conn: ConnId, known: &KnownSend<'_>) -> Self {
-        let head = known.template.head();
+    /// For a request that looked like an earlier one.
+    pub(crate) fn of_known(conn: ConnId, head: &MatchedHead, opaque: i32) -> Self {
         Self {
             conn,
-            opaque: known.own.opaque,
+            opaque,
             encoding: Encoding::Json,
             oneway: head.flag & FLAG_ONEWAY != 0,
             is_5: head.version >= VERSION_5,
-            send: true,
+            send: false,
             hold: 0,
         }
     }

@@ -19,6 +19,7 @@ use ringmq_protocol::{
     headers::{PullRequest, pull_flag},
     names::validate_group,
     tags::TagSet,
+    template::{MatchedPull, PullTemplate},
 };
 
 use super::{
@@ -95,10 +96,35 @@ pub(crate) fn serve(
     ticket: Ticket,
     command: &Command<'_>,
 ) -> Served {
-    let outcome = PullRequest::decode(command)
-        .map_err(Stop::from)
-        .and_then(|request| check(thread, &ticket, &request));
-    match outcome {
+    match PullRequest::decode(command) {
+        Ok(request) => {
+            let own = MatchedPull::of(command.opaque, &request);
+            serve_request(thread, conn, ticket, &request, own)
+        }
+        Err(error) => Stop::from(error).serve(thread, conn, &ticket),
+    }
+}
+
+/// Takes a pull that looks like an earlier one.
+pub(crate) fn serve_known(
+    thread: &Thread,
+    conn: &Rc<Conn>,
+    template: &PullTemplate,
+    own: MatchedPull,
+) -> Served {
+    let ticket = Ticket::of_known(conn.context.conn, template.head(), own.opaque);
+    serve_request(thread, conn, ticket, template.request(), own)
+}
+
+/// Takes a pull: what it has in common with others that look like it, and what it has of its own.
+fn serve_request(
+    thread: &Thread,
+    conn: &Rc<Conn>,
+    ticket: Ticket,
+    request: &PullRequest<'_>,
+    own: MatchedPull,
+) -> Served {
+    match check(thread, &ticket, request, own) {
         Ok((topic, op)) => start(thread, conn, ticket, &topic, op),
         Err(stop) => stop.serve(thread, conn, &ticket),
     }
@@ -109,6 +135,7 @@ fn check(
     thread: &Thread,
     ticket: &Ticket,
     request: &PullRequest<'_>,
+    MatchedPull { queue_id, queue_offset, commit_offset, .. }: MatchedPull,
 ) -> Result<(Rc<Topic>, PullOp), Stop> {
     if !thread.topics.permission().1 {
         return Err(failed(response::NO_PERMISSION, "the broker may not be read"));
@@ -138,12 +165,11 @@ fn check(
             format!("the topic[{}] pulling message is forbidden", request.topic),
         ));
     }
-    let in_range =
-        u32::try_from(request.queue_id).is_ok_and(|id| id < topic.config.read_queue_nums);
+    let in_range = u32::try_from(queue_id).is_ok_and(|id| id < topic.config.read_queue_nums);
     if !in_range {
         return Err(failed(
             ticket.invalid_parameter(),
-            format!("queueId[{}] is illegal, topic:[{}]", request.queue_id, request.topic),
+            format!("queueId[{queue_id}] is illegal, topic:[{}]", request.topic),
         ));
     }
     let filter = filter(request, group)?;
@@ -157,15 +183,15 @@ fn check(
     };
     let settings = &thread.shared.config;
     let commits = request.sys_flag & pull_flag::COMMIT_OFFSET != 0
-        && request.commit_offset >= 0
+        && commit_offset >= 0
         && validate_group(group_name).is_ok();
     let op = PullOp {
-        queue: QueueName { topic: topic.config.name.clone(), queue_id: request.queue_id },
-        from: request.queue_offset,
+        queue: QueueName { topic: topic.config.name.clone(), queue_id },
+        from: queue_offset,
         count_max: count.min(settings.pull_count_max),
         bytes_max: settings.pull_bytes_max,
         filter,
-        commit: commits.then(|| (group_name.into(), request.commit_offset)),
+        commit: commits.then(|| (group_name.into(), commit_offset)),
         hold: None,
         until: hold_end(thread, request),
         unhold: None,

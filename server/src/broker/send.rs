@@ -135,8 +135,9 @@ pub(crate) fn serve_known(
     known: &KnownSend<'_>,
     body: &[u8],
 ) -> Served {
-    let ticket = Ticket::of_send(conn.context.conn, known);
     let KnownSend { template, own, shaped } = *known;
+    let ticket = Ticket::of_known(conn.context.conn, template.head(), own.opaque);
+    let ticket = Ticket { send: true, ..ticket };
     let (request, version) = (template.request(), template.head().version);
     let is_batch = template.head().code == request::SEND_BATCH_MESSAGE || request.batch;
     Send { thread, conn, ticket, request, own, shaped, version, body, is_batch }.serve()

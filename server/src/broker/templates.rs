@@ -1,7 +1,7 @@
-//! Sends that look like earlier ones of their connection.
+//! Sends and pulls that look like earlier ones of their connection.
 //!
-//! Most headers of a producer differ from the one before in a few numbers only, and its properties in
-//! the unique id. Each connection keeps templates of some, so that a header is compared instead of
+//! Most headers of a client differ from the one before in a few numbers only, and the properties of a
+//! producer in the unique id. Each connection keeps templates of some, so that a header is compared instead of
 //! scanned. Learning costs more than one scan, so it happens after several headers that fitted none.
 
 use std::cell::Cell;
@@ -9,21 +9,22 @@ use std::cell::Cell;
 use ringmq_protocol::{
     properties::{self, name},
     record::PropertiesParts,
-    template::{MatchedSend, SendTemplate},
+    template::{MatchedPull, MatchedSend, PullTemplate, SendTemplate},
     text::Text,
 };
 
 use super::record::Said;
 
-/// Templates of one connection: a producer that sends to more topics in turn is parsed as usual.
+/// Templates of one kind on a connection: a producer that sends to more topics in turn is parsed as
+/// usual.
 const KNOWN_MAX: usize = 4;
-/// Sends that must fit no template before another one is learned.
+/// Headers that must fit no template before another one is learned.
 const MISSES_PER_LESSON: u32 = 16;
 
-/// The templates of a connection.
-#[derive(Debug, Default)]
-pub(crate) struct SendTemplates {
-    known: Vec<Known>,
+/// What the headers of one kind on a connection look like.
+#[derive(Debug)]
+pub(crate) struct Templates<K> {
+    known: Vec<K>,
     /// Which one fitted last: it is tried first.
     last: Cell<usize>,
     misses: u32,
@@ -31,8 +32,85 @@ pub(crate) struct SendTemplates {
     oldest: usize,
 }
 
+/// The sends of a connection.
+pub(crate) type SendTemplates = Templates<Known>;
+/// The pulls of a connection.
+pub(crate) type PullTemplates = Templates<PullTemplate>;
+
+impl<K> Default for Templates<K> {
+    fn default() -> Self {
+        Self { known: Vec::new(), last: Cell::default(), misses: 0, oldest: 0 }
+    }
+}
+
+impl<K> Templates<K> {
+    /// What `read` makes of the first template that fits.
+    fn find<'a, T>(&'a self, read: impl Fn(&'a K) -> Option<T>) -> Option<T> {
+        let last = self.last.get();
+        if let Some(found) = read(self.known.get(last)?) {
+            return Some(found);
+        }
+        let others = self.known.iter().enumerate().filter(|(index, _)| *index != last);
+        for (index, known) in others {
+            if let Some(found) = read(known) {
+                self.last.set(index);
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// Notes a header that fitted no template, and learns from some of them.
+    fn note_miss(&mut self, learn: impl FnOnce() -> Option<K>) {
+        self.misses += 1;
+        if self.misses < MISSES_PER_LESSON {
+            return;
+        }
+        self.misses = 0;
+        let Some(known) = learn() else { return };
+        match self.known.get_mut(self.oldest) {
+            Some(slot) => *slot = known,
+            None => self.known.push(known),
+        }
+        self.last.set(self.oldest);
+        self.oldest = (self.oldest + 1) % KNOWN_MAX;
+    }
+}
+
+impl PullTemplates {
+    /// Reads a JSON header of a pull that looks like an earlier one.
+    pub(crate) fn read(&self, header: &[u8]) -> Option<(&PullTemplate, MatchedPull)> {
+        self.find(|known| known.read(header).map(|own| (known, own)))
+    }
+
+    /// Notes a pull in JSON that fitted no template, and learns from some of them.
+    pub(crate) fn missed(&mut self, header: &[u8]) {
+        self.note_miss(|| PullTemplate::learn(header));
+    }
+}
+
+impl SendTemplates {
+    /// Reads a JSON header of a send that looks like an earlier one.
+    pub(crate) fn read<'a>(&'a self, header: &'a [u8]) -> Option<KnownSend<'a>> {
+        self.find(|known| known.read(header))
+    }
+
+    /// Notes a send in JSON that fitted no template, and learns from some of them.
+    ///
+    /// `cluster_pair` is what the broker adds to the properties of every message.
+    pub(crate) fn missed(&mut self, header: &[u8], cluster_pair: &[u8]) {
+        self.note_miss(|| {
+            let template = SendTemplate::learn(header)?;
+            let text = template.read(header).and_then(|own| own.properties);
+            let properties = text.and_then(|text| PropertiesShape::learn(text, cluster_pair));
+            Some(Known { template, properties })
+        });
+    }
+}
+
+/// What a send looks like.
 #[derive(Debug)]
-struct Known {
+pub(crate) struct Known {
     template: SendTemplate,
     properties: Option<PropertiesShape>,
 }
@@ -60,45 +138,6 @@ pub(crate) struct Stored<'a> {
     pub(crate) parts: PropertiesParts<'a>,
     /// What they say to the broker.
     pub(crate) said: Said<'a>,
-}
-
-impl SendTemplates {
-    /// Reads a JSON header that looks like an earlier one.
-    pub(crate) fn read<'a>(&'a self, header: &'a [u8]) -> Option<KnownSend<'a>> {
-        let last = self.last.get();
-        if let Some(found) = self.known.get(last)?.read(header) {
-            return Some(found);
-        }
-        let others = self.known.iter().enumerate().filter(|(index, _)| *index != last);
-        for (index, known) in others {
-            if let Some(found) = known.read(header) {
-                self.last.set(index);
-                return Some(found);
-            }
-        }
-        None
-    }
-
-    /// Notes a send in JSON that fitted no template, and learns from some of them.
-    ///
-    /// `cluster_pair` is what the broker adds to the properties of every message.
-    pub(crate) fn missed(&mut self, header: &[u8], cluster_pair: &[u8]) {
-        self.misses += 1;
-        if self.misses < MISSES_PER_LESSON {
-            return;
-        }
-        self.misses = 0;
-        let Some(template) = SendTemplate::learn(header) else { return };
-        let text = template.read(header).and_then(|own| own.properties);
-        let properties = text.and_then(|text| PropertiesShape::learn(text, cluster_pair));
-        let known = Known { template, properties };
-        match self.known.get_mut(self.oldest) {
-            Some(slot) => *slot = known,
-            None => self.known.push(known),
-        }
-        self.last.set(self.oldest);
-        self.oldest = (self.oldest + 1) % KNOWN_MAX;
-    }
 }
 
 impl Known {
