@@ -157,10 +157,13 @@ impl Shard {
         }
         let (mut bytes, mut count, mut at) = (0, 0, from);
         let (mut block, mut near) = (UsedBlock::default(), None);
+        // Records that cannot be read were passed. What told so may have left memory when the next one
+        // has come, and the other way round: a caller who began again would wait for both.
+        let mut passed = false;
         while at < max && count < limits.records_max && at.since(from) < scanned(limits) {
             let entry = match self.entry(queue, at, token, &mut block) {
                 Ok(entry) => entry,
-                Err(Miss::Pending) if count == 0 => return ReadOutcome::Pending,
+                Err(Miss::Pending) if count == 0 && !passed => return ReadOutcome::Pending,
                 Err(Miss::Failed(error)) if count == 0 => return ReadOutcome::Failed(error),
                 Err(_) => break,
             };
@@ -181,7 +184,7 @@ impl Shard {
                 }
                 Ok(Found::On(key)) => {
                     // What is at hand goes out first, and nobody waits yet for what follows.
-                    let token = (count == 0).then_some(token);
+                    let token = (count == 0 && !passed).then_some(token);
                     let apart = self.load_spots(queue, at, filter, token);
                     if apart { Miss::Pending } else { self.load_chunk(key, token) }
                 }
@@ -189,8 +192,12 @@ impl Shard {
             };
             match miss {
                 // Outside: its segment is gone, but what would have raised the minimum was damaged.
-                Miss::Failed(ReadError::Damaged(_)) | Miss::Outside => at = at.plus(1),
+                Miss::Failed(ReadError::Damaged(_)) | Miss::Outside => {
+                    at = at.plus(1);
+                    passed = true;
+                }
                 _ if count > 0 => break,
+                Miss::Pending if passed => break,
                 Miss::Pending => return ReadOutcome::Pending,
                 Miss::Failed(error) => return ReadOutcome::Failed(error),
             }
