@@ -622,6 +622,9 @@ impl RingShard {
     /// Takes completions, closes the open group if the device has a slot for it, and submits what
     /// the shard wants. Never blocks. Call it when no more input is waiting.
     ///
+    /// `now` must move on as time does: while appends go on, segments are made ready at a pace that
+    /// follows it, and [`Shard::is_preparing`] does not end under a clock that stands still.
+    ///
     /// # Errors
     ///
     /// The kernel's, when the ring itself fails; the shard cannot go on then.

@@ -549,13 +549,13 @@ impl Shard {
         self.new_stretch();
         match purpose {
             Purpose::Groups { first, count } => self.groups_written(first, count, result),
-            Purpose::Create { ordinal } => self.segment_created(ordinal, result, now),
-            Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result, now),
+            Purpose::Create { ordinal } => self.segment_created(ordinal, result),
+            Purpose::Zero { ordinal, end } => self.segment_zeroed(ordinal, end, result),
             Purpose::Populate { buffers } => self.cold.take_memory(buffers),
             Purpose::Cold { key } => self.cold_read(key, result, buffer),
             Purpose::Spot(read) => self.spot_read(read, result, buffer),
-            Purpose::FreeSpace => self.free_space_known(result, now),
-            Purpose::Recycle { from, to } => self.segment_recycled(from, to, result, now),
+            Purpose::FreeSpace => self.free_space_known(result),
+            Purpose::Recycle { from, to } => self.segment_recycled(from, to, result),
             Purpose::Remove { ordinal } => self.segment_removed(ordinal, result),
             // Where the file system cannot do it, the space stays taken.
             Purpose::Discard => {}

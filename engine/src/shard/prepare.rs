@@ -111,7 +111,6 @@ pub(super) struct Segments {
     free: u64,
     step: Step,
     pace: Pace,
-    now: EpochMillis,
     zeros: Option<RecordSlice>,
     /// It has been said that there is no room, and there has been none since.
     told: bool,
@@ -128,7 +127,6 @@ impl Segments {
             free: 0,
             step: Step::Idle,
             pace: Pace::default(),
-            now: EpochMillis::default(),
             zeros: None,
             told: false,
         }
@@ -206,7 +204,6 @@ impl Segments {
     }
 
     pub(super) fn tick(&mut self, now: EpochMillis) {
-        self.now = now;
         // A clock that was set back must not make the pause longer.
         let over = |until: EpochMillis| until <= now || until.since(now) > RETRY_MS;
         if matches!(self.step, Step::Full { until } if over(until)) {
@@ -245,8 +242,8 @@ impl Segments {
         self.zeros.get_or_insert_with(|| ChunkTail::alone(len).freeze(len))
     }
 
-    fn full(&mut self) {
-        self.step = Step::Full { until: EpochMillis::new(self.now.get() + RETRY_MS.cast_signed()) };
+    fn full(&mut self, now: EpochMillis) {
+        self.step = Step::Full { until: EpochMillis::new(now.get() + RETRY_MS.cast_signed()) };
     }
 }
 
@@ -349,8 +346,7 @@ impl Shard {
         AppendError::DiskFull(self.disk_use())
     }
 
-    pub(super) fn free_space_known(&mut self, result: io::Result<usize>, now: EpochMillis) {
-        self.segments.now = now;
+    pub(super) fn free_space_known(&mut self, result: io::Result<usize>) {
         let Some(ordinal) = self.segments.missing(self.head) else {
             self.segments.step = Step::Idle;
             return;
@@ -372,14 +368,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn segment_recycled(
-        &mut self,
-        from: u64,
-        to: u64,
-        result: io::Result<usize>,
-        now: EpochMillis,
-    ) {
-        self.segments.now = now;
+    pub(super) fn segment_recycled(&mut self, from: u64, to: u64, result: io::Result<usize>) {
         match result {
             Ok(_) => {
                 self.segments.step = Step::Idle;
@@ -410,13 +399,7 @@ impl Shard {
         self.ops.push_back(Op::Write { id, file: FileId::Segment(ordinal), at: from, data });
     }
 
-    pub(super) fn segment_created(
-        &mut self,
-        ordinal: u64,
-        result: io::Result<usize>,
-        now: EpochMillis,
-    ) {
-        self.segments.now = now;
+    pub(super) fn segment_created(&mut self, ordinal: u64, result: io::Result<usize>) {
         match result {
             Ok(_) => {
                 self.segments.step = Step::Idle;
@@ -427,14 +410,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn segment_zeroed(
-        &mut self,
-        ordinal: u64,
-        end: u64,
-        result: io::Result<usize>,
-        now: EpochMillis,
-    ) {
-        self.segments.now = now;
+    pub(super) fn segment_zeroed(&mut self, ordinal: u64, end: u64, result: io::Result<usize>) {
         match result {
             Ok(_) => {
                 self.segments.step = Step::Idle;
@@ -454,7 +430,7 @@ impl Shard {
                  one are refused until there is"
             );
         }
-        self.segments.full();
+        self.segments.full(self.now);
         // Whoever waits for room is told that there is none.
         self.room = true;
     }
