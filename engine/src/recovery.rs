@@ -38,7 +38,7 @@ use crate::mem::ChunkTail;
 use crate::op::FileId;
 use crate::shard::{Durable, Repeats, SavedCheckpoints};
 use crate::units::{Sequence, index, wide};
-use crate::view::index::{Index, PIECE_LEN};
+use crate::view::index::Index;
 use crate::view::{Covered, Views};
 
 /// How far writes can have been in flight behind a bad group: four groups and the largest one.
@@ -218,14 +218,14 @@ fn attempt(
     ordinals: Vec<u64>,
     known: &mut Known,
 ) -> Result<Option<Recovered>, RecoveryError> {
-    let index_len = source.index_len()?.next_multiple_of(wide(PIECE_LEN));
+    let index_len = source.index_len()?;
     let first = ordinals.first().copied().unwrap_or(0);
     let buffers = Buffers::find(geometry, source)?;
     let mut scan = Scan {
         geometry: *geometry,
         buffers,
         window: Window::new(geometry, source, ordinals),
-        views: Views::empty(first, Index::restored(index_len, 0)),
+        views: Views::empty(first, Index::behind(index_len)),
         report: RecoveryReport {
             restored_groups: known.restored_groups,
             restored_bytes: known.restored_bytes,

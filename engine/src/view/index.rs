@@ -103,6 +103,13 @@ impl Index {
         Self { next: next.next_multiple_of(wide(WRITE_LEN)), discarded, ..Self::default() }
     }
 
+    /// An index that keeps off what its file, of this length, holds of another. It does not begin
+    /// behind the file's end: a checkpoint that names no block yet counts only if the file reaches as
+    /// far as it says. What is given up of the last page was not written whole.
+    pub(crate) fn behind(len: u64) -> Self {
+        Self::restored(len / wide(WRITE_LEN) * wide(WRITE_LEN), 0)
+    }
+
     /// Keeps so many more bytes in memory after they were written or read.
     pub(crate) fn keep_more(&mut self, bytes: usize) {
         self.more = bytes / PIECE_LEN;

@@ -277,9 +277,9 @@ impl Node {
             );
             let known = known.map(|(key, value)| (key.as_slice(), value.as_slice()));
             ensure!(told == known, "fact {told:?} is told, {known:?} is committed");
-            if told.is_none() {
-                return Ok(());
-            }
+            let Some((key, value)) = told else { return Ok(()) };
+            let found = self.sim.view().fact(key);
+            ensure!(found == Some(value), "fact {told:?} is told, but {found:?} is found");
         }
     }
 

@@ -264,9 +264,16 @@ impl World {
         if from_log {
             disk.lose_views();
         }
+        let may_be_unsound = expected.damaged || self.plan.faults.views_damage;
+        let has_sound = !may_be_unsound && disk.checkpointed().is_some();
         let limits = ShardLimits { cold_bytes: CACHE, ..self.plan.limits };
         let sim = disk.open(limits, CommitBy::Durable, now);
         let checked = sim.map_err(|(_, failure)| format!("{failure:?}")).and_then(|sim| {
+            let report = sim.report();
+            ensure!(
+                report.from_checkpoint || !has_sound,
+                "a sound checkpoint does not count: {report:?}"
+            );
             let (model, random) = (model.clone(), &mut self.random);
             check::reopened(&self.plan, sim, model, expected, Depth::Whole, random, now)
         });
