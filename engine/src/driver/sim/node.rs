@@ -57,6 +57,14 @@ pub(super) fn number(offset: QueueOffset) -> usize {
     usize::try_from(offset.get()).unwrap_or(usize::MAX)
 }
 
+/// Whether the model has a record with this tag pass: not by the engine's own word.
+fn wants(filter: &TagFilter, tag: i64) -> bool {
+    match filter {
+        TagFilter::All => true,
+        TagFilter::Tags(tags) => tags.iter().any(|wanted| *wanted == tag),
+    }
+}
+
 /// True for a refusal that a retry may end.
 fn is_for_now(error: &AppendError) -> bool {
     matches!(error, AppendError::Backlogged | AppendError::DiskFull(_))
@@ -349,7 +357,7 @@ impl Node {
     fn has_match(&self, waiter: &Waiter) -> bool {
         let records = self.model.queues.get(&waiter.queue).map(Vec::as_slice).unwrap_or_default();
         let new = records.get(waiter.from..).unwrap_or_default();
-        new.iter().any(|stored| waiter.filter.matches(stored.body.tag))
+        new.iter().any(|stored| wants(&waiter.filter, stored.body.tag))
     }
 
     /// Waits for a record behind the visible end.
@@ -496,7 +504,7 @@ impl Node {
         let bytes = out.iter().map(|slice| &**slice).collect::<Vec<&[u8]>>().concat();
         let (mut rest, mut given) = (bytes.as_slice(), Vec::new());
         for (at, stored) in (*from..).zip(covered) {
-            if !filter.matches(stored.body.tag) {
+            if !wants(filter, stored.body.tag) {
                 continue;
             }
             match rest.split_at_checked(stored.body.len) {
