@@ -196,6 +196,18 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// Whether this is the inside of a string: no quote ends it, and JSON knows every escape.
+pub(crate) fn is_inside(bytes: &[u8]) -> bool {
+    let mut scanner = Scanner::new(bytes, 0);
+    while let Some(at) = find_special(bytes, scanner.at) {
+        scanner.at = at;
+        if bytes.get(at) == Some(&b'"') || scanner.escape().is_err() {
+            return false;
+        }
+    }
+    true
+}
+
 /// Finds the next quote or backslash at or after `from`, eight bytes at a time.
 #[inline(always)]
 fn find_special(bytes: &[u8], from: usize) -> Option<usize> {

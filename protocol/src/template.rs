@@ -7,7 +7,7 @@
 //!
 //! What a template gives is what [`Command::parse`] and [`SendRequest::decode`] give for the same
 //! bytes. One difference: an escape in the properties that JSON does not know stays as it is instead
-//! of making the header malformed.
+//! of making the header malformed; [`Text::is_sound`] tells.
 //!
 //! A producer, in turn, writes its headers after one that it has encoded as usual: what is the same
 //! is copied. It reads the answers with an [`AnswerTemplate`], which differ in their number, queue,
@@ -138,7 +138,25 @@ impl SendTemplate {
                 ..request
             },
         };
-        template.read(header).is_some_and(|read| read == own).then_some(template)
+        let same = template.read(header).is_some_and(|read| read == own);
+        (same && template.is_proven(&template.altered())).then_some(template)
+    }
+
+    /// Whether another header that fits means the same when it is parsed: of an entry that stands there
+    /// twice, or under a name that this request does not use, the parser may take the other one.
+    fn is_proven(&self, altered: &[u8]) -> bool {
+        let Some(own) = self.read(altered) else { return false };
+        let Ok(command) = Command::parse(Encoding::Json, altered) else { return false };
+        let Ok(request) = SendRequest::decode(&command) else { return false };
+        let MatchedSend { opaque, queue_id, born_timestamp_ms, properties } = own;
+        let ours = SendRequest { queue_id, born_timestamp_ms, properties, ..self.request.clone() };
+        opaque == command.opaque
+            && self.head == MatchedHead::of(&command)
+            && ours == SendRequest { broker_name: None, ..request }
+    }
+
+    fn altered(&self) -> Vec<u8> {
+        altered(&self.header, &self.pieces, |varying| varying == Varying::Properties)
     }
 
     /// The fields of the head that every header has which looks like the learned one.
@@ -281,7 +299,20 @@ impl AnswerTemplate {
         };
         let want = MatchedAnswer { code: command.code, opaque: command.opaque, response };
         let same = template.read(header).is_some_and(|read| read == want);
-        same.then_some(template)
+        (same && template.is_proven(&template.altered())).then_some(template)
+    }
+
+    /// Whether another header that fits means the same when it is parsed.
+    fn is_proven(&self, altered: &[u8]) -> bool {
+        let Ok(command) = Command::parse(Encoding::Json, altered) else { return false };
+        let Ok(response) = SendResponse::decode(&command) else { return false };
+        let want = MatchedAnswer { code: command.code, opaque: command.opaque, response };
+        self.read(altered).is_some_and(|read| read == want)
+    }
+
+    fn altered(&self) -> Vec<u8> {
+        let numbers = [AnswerVarying::Opaque, AnswerVarying::QueueId, AnswerVarying::QueueOffset];
+        altered(&self.header, &self.pieces, |varying| !numbers.contains(&varying))
     }
 
     /// Reads a header that looks like the learned one; `None` for any other.
@@ -365,6 +396,22 @@ fn pieces<V>(
     }
     pieces.push(Piece { same: from..header.len(), then: None });
     Some(pieces)
+}
+
+/// The header with something else in each place that varies, and different things in all of them.
+fn altered<V: Copy>(header: &[u8], pieces: &[Piece<V>], is_text: impl Fn(V) -> bool) -> Vec<u8> {
+    /// Unlike any number that stands there, most likely; equal ones would only prove less.
+    const FIRST: i64 = 90_001;
+    let mut out = Vec::with_capacity(header.len() + SLACK_LEN);
+    for (number, piece) in (FIRST..).zip(pieces) {
+        out.extend_from_slice(header.get(piece.same.clone()).unwrap_or_default());
+        let Some(varying) = piece.then else { continue };
+        if is_text(varying) {
+            out.push(b't');
+        }
+        push_int(&mut out, number);
+    }
+    out
 }
 
 fn place_in(header: &[u8], part: &[u8]) -> Option<Range<usize>> {
@@ -548,6 +595,25 @@ mod tests {
                 };
                 check_same(&template, own, &command);
             }
+        }
+    }
+
+    #[test]
+    fn what_the_parser_takes_from_elsewhere_teaches_nothing() {
+        let first = header(3, 5, "P", 7);
+        for odd in [
+            // Both names of one entry.
+            first.replace("\"e\":\"3\"", "\"e\":\"3\",\"queueId\":\"3\""),
+            first.replace("\"g\":\"5\"", "\"g\":\"5\",\"bornTimestamp\":\"5\""),
+            first.replace("\"j\":", "\"properties\":\"P\",\"j\":"),
+            // Another number that looks like the request's.
+            first.replace("\"opaque\":7", "\"opaque\" :7,\"x\":{\"opaque\":7}"),
+            first
+                .replace("{\"code\"", "{\"x\":{\"opaque\":7},\"code\"")
+                .replace(",\"opaque\":7", ",\"opaque\" :7"),
+        ] {
+            assert!(Command::parse(Encoding::Json, odd.as_bytes()).is_ok(), "{odd}");
+            assert!(SendTemplate::learn(odd.as_bytes()).is_none(), "{odd}");
         }
     }
 

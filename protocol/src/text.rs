@@ -31,6 +31,12 @@ impl<'a> Text<'a> {
         Self { raw, plain_len: if escaped { 0 } else { raw.len() } }
     }
 
+    /// The inside of a JSON string, with its escapes. `None` if it cannot be that.
+    pub fn inside(raw: &'a [u8]) -> Option<Self> {
+        crate::scan::is_inside(raw)
+            .then(|| Self::scanned(raw, memchr::memchr(b'\\', raw).is_some()))
+    }
+
     /// The bytes themselves if no escape is in them, at no cost.
     pub const fn as_plain(&self) -> Option<&'a [u8]> {
         if self.is_escaped() { None } else { Some(self.raw) }
@@ -43,6 +49,12 @@ impl<'a> Text<'a> {
     /// The bytes as they were received, with whatever escapes are in them.
     pub const fn raw(&self) -> &'a [u8] {
         self.raw
+    }
+
+    /// Whether every escape is one that JSON knows. The scanner sees to it; what was cut out of a
+    /// header without it may have others.
+    pub fn is_sound(&self) -> bool {
+        !self.is_escaped() || crate::scan::is_inside(self.raw)
     }
 
     /// An upper bound of the decoded length in bytes; exact without escapes. No longer than the
@@ -226,6 +238,17 @@ mod tests {
     #[track_caller]
     fn check(raw: &str, want: &str) {
         assert_eq!(Text::scanned(raw.as_bytes(), true).to_str(), want, "raw: {raw}");
+    }
+
+    #[test]
+    fn escapes_that_json_does_not_know_are_not_sound() {
+        for sound in ["", "plain", r"\u0001", r"a\n\\b\u8bA2c", r"\/"] {
+            assert!(Text::scanned(sound.as_bytes(), true).is_sound(), "{sound}");
+        }
+        for other in [r"\x", r"a\u00", r"\u00g0b", r"ends\", r"\0001", r#"a""#] {
+            assert!(!Text::scanned(other.as_bytes(), true).is_sound(), "{other}");
+            assert!(Text::inside(other.as_bytes()).is_none(), "{other}");
+        }
     }
 
     #[test]

@@ -526,9 +526,10 @@ fn advertised(
     }
     match listen.ip() {
         IpAddr::V4(address) if !address.is_unspecified() => Ok(SocketAddrV4::new(address, 0)),
-        IpAddr::V6(address) if address.is_loopback() => {
-            Ok(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))
-        }
+        IpAddr::V6(address) if !address.is_unspecified() => Err(invalid(format!(
+            "listening on {listen}, which no IPv4 address reaches, and clients are told no other \
+             kind: listen on an IPv4 address, on [::] for both, or pass --advertise HOST"
+        ))),
         _ => match first_public_v4() {
             Some(address) => Ok(SocketAddrV4::new(address, 0)),
             None => Err(invalid(format!(

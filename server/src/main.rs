@@ -126,6 +126,9 @@ fn log_to_stderr(format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
+        // A line that cannot be written is dropped: the default tells of it where it could not be
+        // written either, and panics.
+        .log_internal_errors(false)
         .with_writer(io::stderr);
     match format {
         LogFormat::Text => log.init(),

@@ -203,6 +203,40 @@ fn a_message_finds_its_way_from_producer_to_consumer() {
     stop(server);
 }
 
+/// Each change is on the disk before it is answered; others must not wait for that.
+#[test]
+fn a_flood_of_kv_changes_does_not_keep_routes_waiting() {
+    const CHANGES: i32 = 500;
+    let folder = Folder::new();
+    let server = start(&folder, &["namesrv"]);
+    let addr = server.namesrv_addr().unwrap();
+    let (mut flood, mut names) = (Client::connect(addr), Client::connect(addr));
+    let mut out = Vec::new();
+    for change in 0..CHANGES {
+        let entries = |writer: &mut FrameWriter<'_, '_>| {
+            writer.ext("namespace", "N");
+            writer.ext("key", &format!("key-{change}"));
+            writer.ext("value", "v");
+        };
+        let code = request::PUT_KV_CONFIG;
+        encode::request(&mut out, Encoding::Json, change, code, 0, entries, b"").unwrap();
+    }
+    flood.0.write_all(&out).unwrap();
+    let unknown = names.call(request::GET_ROUTEINFO_BY_TOPIC, &[("topic", "Hello")], b"");
+    check(&unknown, response::TOPIC_NOT_EXIST);
+    let last = ("key", format!("key-{}", CHANGES - 1));
+    let last = [("namespace", "N"), (last.0, &*last.1)];
+    let not_yet = names.call(request::GET_KV_CONFIG, &last, b"");
+    check(&not_yet, response::QUERY_NOT_FOUND);
+    for change in 0..CHANGES {
+        let (_, opaque, got) = flood.get();
+        check(&got, response::SUCCESS);
+        assert_eq!(opaque, change, "answers keep the order of the changes");
+    }
+    check(&names.call(request::GET_KV_CONFIG, &last, b""), response::SUCCESS);
+    stop(server);
+}
+
 #[test]
 fn topics_and_groups_are_there_after_a_restart() {
     let folder = Folder::new();

@@ -61,7 +61,16 @@ pub(crate) fn io_error(doing: &'static str, path: &Path, source: io::Error) -> O
 pub(crate) fn lock(file: impl AsFd, store: &Path) -> Result<(), OpenError> {
     const TRIES: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(20);
-    for _ in 0..TRIES {
+    /// A process that was killed is usually gone by then.
+    const SILENT: u32 = 25;
+    for tried in 0..TRIES {
+        if tried == SILENT {
+            let at_most = PAUSE * TRIES;
+            tracing::info!(
+                "the store in {} is held; waiting, {at_most:?} at most",
+                store.display()
+            );
+        }
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
             Err(rustix::io::Errno::WOULDBLOCK) => pause(PAUSE),

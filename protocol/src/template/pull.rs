@@ -2,7 +2,7 @@
 
 use alloc::{borrow::Cow, boxed::Box, string::String, vec::Vec};
 
-use super::{HEADER_LEN_MAX, MatchedHead, Piece, pieces, take_number};
+use super::{HEADER_LEN_MAX, MatchedHead, Piece, altered, pieces, take_number};
 use crate::{command::Command, frame::Encoding, headers::PullRequest};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,21 @@ impl PullTemplate {
                 ..request
             },
         };
-        template.read(header).is_some_and(|read| read == own).then_some(template)
+        let same = template.read(header).is_some_and(|read| read == own);
+        let altered = altered(&template.header, &template.pieces, |_| false);
+        (same && template.is_proven(&altered)).then_some(template)
+    }
+
+    /// Whether another header that fits means the same when it is parsed.
+    fn is_proven(&self, altered: &[u8]) -> bool {
+        let Some(own) = self.read(altered) else { return false };
+        let Ok(command) = Command::parse(Encoding::Json, altered) else { return false };
+        let Ok(request) = PullRequest::decode(&command) else { return false };
+        let MatchedPull { queue_id, queue_offset, commit_offset, .. } = own;
+        let ours = PullRequest { queue_id, queue_offset, commit_offset, ..self.request.clone() };
+        own == MatchedPull::of(command.opaque, &request)
+            && self.head == MatchedHead::of(&command)
+            && ours == request
     }
 
     /// The fields of the head that every header has which looks like the learned one.
@@ -202,6 +216,7 @@ mod tests {
             first.replace("\"flag\":0", "\"flag\":1"),
             first.replace("\"topic\":\"TopicA\"", "\"other\":\"TopicA\""),
             first.replace("\"sysFlag\":\"2\"", "\"sysFlag\":\"2\",\"opaque\":\"1\""),
+            first.replace("\"opaque\":5", "\"opaque\" :5,\"x\":{\"opaque\":5}"),
         ] {
             assert!(PullTemplate::learn(odd.as_bytes()).is_none(), "{odd}");
         }

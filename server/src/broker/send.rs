@@ -292,10 +292,10 @@ impl Send<'_> {
     }
 
     /// Refuses what would have to wait before it is delivered, rather than delivering it at once.
-    fn check_not_waiting(&self, header_properties: &[u8]) -> Result<(), Stop> {
+    fn check_not_waiting(&self, properties: &[u8]) -> Result<(), Stop> {
         let transactional =
             self.request.sys_flag & sys_flag::TRANSACTION_MASK != 0 && self.is_batch;
-        for (name, value) in properties::iter(header_properties) {
+        for (name, value) in properties::iter(properties) {
             let delayed = name == name::DELAY.as_bytes() && delay_level(value)? > 0;
             let half = name == name::TRAN_MSG.as_bytes() && value == b"true";
             let timed = self.ticket.is_5 && name.starts_with(b"TIMER_DEL");
@@ -401,6 +401,7 @@ impl Send<'_> {
         let (mut items, mut stored_len) = (Vec::new(), 0);
         for item in batch::items(self.body) {
             let item = item.map_err(|error| failed(response::SYSTEM_ERROR, error.to_string()))?;
+            self.check_not_waiting(item.properties)?;
             let suffix = suffixes.place_for(item.properties);
             stored_len += record::OVERHEAD_V4 + topic.config.name.len() + suffix.len();
             stored_len += item.body.len() + item.properties.len() + 1;

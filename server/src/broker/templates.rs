@@ -143,9 +143,14 @@ pub(crate) struct Stored<'a> {
 impl Known {
     fn read<'a>(&'a self, header: &'a [u8]) -> Option<KnownSend<'a>> {
         let own = self.template.read(header)?;
-        let shape = self.properties.as_ref().zip(own.properties);
-        let shaped = shape.and_then(|(shape, text)| shape.read(text));
-        Some(KnownSend { template: &self.template, own, shaped })
+        let Some(text) = own.properties else {
+            return Some(KnownSend { template: &self.template, own, shaped: None });
+        };
+        let shaped = self.properties.as_ref().and_then(|shape| shape.read(text));
+        // What looks like learned properties has their escapes; any other is left to the parser if
+        // it may be malformed.
+        let is_sound = shaped.is_some() || text.is_sound();
+        is_sound.then_some(KnownSend { template: &self.template, own, shaped })
     }
 }
 
@@ -178,6 +183,14 @@ impl PropertiesShape {
             || said.unique != id
             || properties::iter(&decoded).any(|(name, _)| is_acted_on(name))
         {
+            return None;
+        }
+        // The same text may stand in the value of another property, in front of it: what changes with
+        // these bytes must be the id.
+        let other: Vec<u8> =
+            id.iter().map(|byte| if *byte == b'A' { b'B' } else { b'A' }).collect();
+        let changed = [raw_before, &other, raw_behind].concat();
+        if Said::of(&Text::inside(&changed)?.bytes()).unique != other {
             return None;
         }
         // The id is looked up again in what is stored: `WAIT` has gone from either side of it.
@@ -344,6 +357,8 @@ mod tests {
             r"KEYS\u0001A1",
             r"UNIQ_KEY\u0001A-1\u0002",
             r"UNIQ_KEY\u0001A1\u0002UNIQ_KEY\u0001A2",
+            r"WAIT\u0001xUNIQ_KEY\u0001A1\u0002UNIQ_KEY\u0001A1",
+            r"WAIT\u0001x\\u0002UNIQ_KEY\u0001A1\u0002UNIQ_KEY\u0001A1",
         ] {
             assert!(shape(raw).is_none(), "{raw}");
         }

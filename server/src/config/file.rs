@@ -239,6 +239,18 @@ pub struct Entry {
     pub text: String,
 }
 
+/// Adds the entry of a whole line, if there is one on it.
+fn add(left: &mut BTreeMap<String, Entry>, whole: &str, line: usize) {
+    let whole = whole.trim();
+    let ends = |c: char| c == '=' || c == ':' || c.is_whitespace();
+    let (key, rest) = whole.split_at(whole.find(ends).unwrap_or(whole.len()));
+    let rest = rest.trim_start();
+    let value = rest.strip_prefix(['=', ':']).unwrap_or(rest);
+    if !whole.is_empty() {
+        left.insert(key.to_owned(), Entry { line, text: value.trim().to_owned() });
+    }
+}
+
 impl Properties {
     /// Reads a file.
     ///
@@ -246,13 +258,13 @@ impl Properties {
     ///
     /// One line that names the file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let bytes = std::fs::read(path)
+        let text = std::fs::read_to_string(path)
             .map_err(|error| invalid(format!("{}: cannot be read ({error})", path.display())))?;
-        Ok(Self::parse(path.display().to_string(), &String::from_utf8_lossy(&bytes)))
+        Ok(Self::parse(path.display().to_string(), &text))
     }
 
-    /// Parses `key=value` lines; `#` and `!` begin a comment, a backslash at the end continues. The
-    /// last of several lines with one key counts.
+    /// Parses `key=value`, `key: value` and `key value` lines; `#` and `!` begin a comment, a backslash
+    /// at the end continues. The last of several lines with one key counts.
     pub fn parse(file: impl Into<String>, text: &str) -> Self {
         let mut left = BTreeMap::new();
         let (mut whole, mut first) = (String::new(), 1);
@@ -264,18 +276,16 @@ impl Properties {
                 }
                 first = number;
             }
-            match raw.strip_suffix('\\') {
-                Some(start) => whole.push_str(start),
-                None => {
-                    whole.push_str(raw);
-                    if let Some((key, value)) = whole.split_once(['=', ':']) {
-                        let entry = Entry { line: first, text: value.trim().to_owned() };
-                        left.insert(key.trim().to_owned(), entry);
-                    }
-                    whole.clear();
-                }
+            if let Some(start) = raw.strip_suffix('\\') {
+                whole.push_str(start);
+                continue;
             }
+            whole.push_str(raw);
+            add(&mut left, &whole, first);
+            whole.clear();
         }
+        // The last line may ask for one more.
+        add(&mut left, &whole, first);
         Self { file: file.into(), left, notes: Vec::new() }
     }
 

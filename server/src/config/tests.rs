@@ -107,6 +107,23 @@ fn unknown_keys_get_one_line_each() {
 }
 
 #[test]
+fn lines_are_read_as_java_reads_properties() {
+    let file = "listenPort 21955\nbrokerName\t:  b\ngarbage line\nbrokerClusterName = c\\";
+    let config = load(&["broker", "-n", "127.0.0.1:9876"], file).unwrap();
+    let broker = config.broker.unwrap();
+    assert_eq!((broker.listen.port(), &*broker.name, &*broker.cluster), (21955, "b", "c"));
+    assert_eq!(config.notes, ["broker.conf:3: unknown key garbage"]);
+}
+
+#[test]
+fn clients_are_not_told_an_address_that_reaches_nobody() {
+    check_refused(&["--listen", "[::1]:1"], "", "--advertise");
+    check_refused(&["broker"], "bindAddress=::1", "--advertise");
+    let broker = broker_of(&["--listen", "[::1]:1", "--advertise", "127.0.0.1"], "");
+    assert_eq!(broker.advertise, "127.0.0.1:0".parse().unwrap());
+}
+
+#[test]
 fn the_flag_says_what_an_acknowledgement_means_and_the_file_what_it_leaves_open() {
     let buffered = &["--ack", "buffered"][..];
     let durable = &["--ack", "durable"][..];

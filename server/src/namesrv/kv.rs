@@ -5,8 +5,13 @@
 //!
 //! Source: Apache RocketMQ 4.9.8, `KVConfigManager`; the file is its `kvConfig.json`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, io};
 
+use ringmq_protocol::{
+    codes::request,
+    command::Command,
+    headers::{HeaderError, KvKeyRequest, PutKvRequest},
+};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of all namespaces, keys and values together at most.
@@ -17,6 +22,61 @@ const ENTRY_OVERHEAD: usize = 64;
 /// The table would exceed [`KV_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvFull;
+
+/// A change that somebody asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KvChange {
+    Put { namespace: String, key: String, value: String },
+    Delete { namespace: String, key: String },
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub(crate) enum NotChanged {
+    Full,
+    NotSaved(io::Error),
+}
+
+impl KvChange {
+    /// The change that a request asks for; `None` if it asks for something else.
+    pub(crate) fn of(command: &Command<'_>) -> Option<Result<Self, HeaderError>> {
+        match command.code {
+            request::PUT_KV_CONFIG => Some(PutKvRequest::decode(command).map(|put| Self::Put {
+                namespace: put.namespace.into_owned(),
+                key: put.key.into_owned(),
+                value: put.value.into_owned(),
+            })),
+            request::DELETE_KV_CONFIG => {
+                Some(KvKeyRequest::decode(command).map(|entry| Self::Delete {
+                    namespace: entry.namespace.into_owned(),
+                    key: entry.key.into_owned(),
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    /// The table with the change, once `save` has made its content durable; `None` if it is the same
+    /// without. Both take their time: this is not for a thread that serves connections.
+    pub(crate) fn apply(
+        &self,
+        before: &KvTable,
+        save: impl FnOnce(&[u8]) -> io::Result<()>,
+    ) -> Result<Option<KvTable>, NotChanged> {
+        let mut table = before.clone();
+        match self {
+            Self::Put { namespace, key, value } => {
+                table.put(namespace, key, value).map_err(|KvFull| NotChanged::Full)?;
+            }
+            Self::Delete { namespace, key } => table.delete(namespace, key),
+        }
+        if table == *before {
+            return Ok(None);
+        }
+        save(&table.to_json()).map_err(NotChanged::NotSaved)?;
+        Ok(Some(table))
+    }
+}
 
 /// All entries, by namespace and key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

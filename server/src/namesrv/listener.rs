@@ -22,14 +22,21 @@ use ringmq_protocol::{
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    task::JoinSet,
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch},
+    task::{JoinSet, spawn_blocking, yield_now},
     time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at},
 };
 use tracing::{debug, info, warn};
 
-use super::{NameServer, kv::KvTable, routes::Peer};
-use crate::{clock, control::files};
+use super::{
+    NameServer,
+    kv::{KvChange, NotChanged},
+    routes::Peer,
+};
+use crate::{
+    clock,
+    control::{answer::Answer, files},
+};
 
 /// Connections at most; further ones are closed at once.
 pub const CONNECTIONS_MAX: usize = 20_000;
@@ -62,7 +69,9 @@ pub(crate) struct Listener {
 #[derive(Clone)]
 struct Shared {
     server: Rc<RefCell<NameServer>>,
-    kv_path: Rc<Path>,
+    kv_path: Arc<Path>,
+    /// Held while a change of the KV configuration is written: they follow each other.
+    kv_turn: Rc<Mutex<()>>,
     large_frames: Arc<Semaphore>,
 }
 
@@ -77,6 +86,7 @@ impl Listener {
         let shared = Shared {
             server: Rc::new(RefCell::new(server)),
             kv_path: kv_path.into(),
+            kv_turn: Rc::default(),
             large_frames: Arc::new(Semaphore::new(LARGE_FRAMES_LEN_MAX / BUDGET_UNIT)),
         };
         Ok(Self { socket: TcpListener::from_std(socket)?, shared })
@@ -151,6 +161,8 @@ impl Connection {
         self.stream.set_nodelay(true)?;
         loop {
             self.handle_received().await?;
+            // A socket that is never empty must not keep the others waiting.
+            yield_now().await;
             self.budget_large_frame().await?;
             let until = self
                 .large_frame
@@ -173,7 +185,7 @@ impl Connection {
     async fn handle_received(&mut self) -> io::Result<()> {
         while let Some(frame) = decode(&self.received)? {
             let total_len = frame.total_len;
-            self.shared.handle(self.peer, self.addr, &frame, &mut self.answers)?;
+            self.shared.handle(self.peer, self.addr, &frame, &mut self.answers).await?;
             self.received.advance(total_len);
             if self.answers.len() >= ANSWERS_LEN_MAX {
                 self.write_answers().await?;
@@ -215,7 +227,7 @@ impl Connection {
 
 impl Shared {
     /// Answers one frame; an error ends the connection.
-    fn handle(
+    async fn handle(
         &self,
         peer: Peer,
         addr: SocketAddr,
@@ -226,13 +238,29 @@ impl Shared {
         if command.is_response() {
             return Ok(());
         }
-        let save = |kv: &KvTable| files::replace(&self.kv_path, &kv.to_json());
-        let mut server = self.server.borrow_mut();
-        let answer = server.handle(peer, addr, &command, frame.body, clock::instant(), &save);
+        let answer = match KvChange::of(&command) {
+            Some(Ok(change)) => self.change_kv(change).await,
+            Some(Err(error)) => error.into(),
+            None => {
+                let mut server = self.server.borrow_mut();
+                server.handle(peer, addr, &command, frame.body, clock::instant())
+            }
+        };
         if !command.is_oneway() {
             answer.append_to(out, frame.encoding, command.opaque);
         }
         Ok(())
+    }
+
+    /// Changes the KV configuration and its file, while other connections are served.
+    async fn change_kv(&self, change: KvChange) -> Answer {
+        let _turn = self.kv_turn.lock().await;
+        let before = self.server.borrow().kv();
+        let path = Arc::clone(&self.kv_path);
+        let save = move |content: &[u8]| files::replace(&path, content);
+        let changed = spawn_blocking(move || change.apply(&before, save)).await;
+        let changed = changed.unwrap_or_else(|error| Err(NotChanged::NotSaved(error.into())));
+        self.server.borrow_mut().kv_changed(changed)
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! Source: Apache RocketMQ 4.9.8, `DefaultRequestProcessor`, `ClientRequestProcessor`.
 
-use std::{io, net::SocketAddr, time::Instant};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use ringmq_protocol::{
     body::{
@@ -16,12 +16,12 @@ use ringmq_protocol::{
     command::Command,
     headers::{
         BrokerMemberGroupRequest, BrokerNameRequest, ClusterRequest, KvKeyRequest,
-        KvNamespaceRequest, PutKvRequest,
+        KvNamespaceRequest,
     },
 };
 
 use super::{
-    kv::{KvFull, KvTable},
+    kv::{KvTable, NotChanged},
     register,
     routes::{Peer, Queues, RouteBroker, RouteTable, UnitTopics},
 };
@@ -39,22 +39,19 @@ const FIXED_SETTINGS: [&str; 4] =
 #[derive(Debug, Default)]
 pub struct NameServer {
     pub(super) routes: RouteTable,
-    pub(super) kv: KvTable,
+    pub(super) kv: Arc<KvTable>,
     order_messages: bool,
 }
-
-/// Makes the KV configuration durable.
-pub(super) type Save<'a> = dyn Fn(&KvTable) -> io::Result<()> + 'a;
 
 impl NameServer {
     /// A name server without brokers. `order_messages`: routes of ordered topics name their queues.
     #[must_use]
     pub fn new(kv: KvTable, order_messages: bool) -> Self {
-        Self { routes: RouteTable::default(), kv, order_messages }
+        Self { routes: RouteTable::default(), kv: Arc::new(kv), order_messages }
     }
 
     /// Handles one request. A oneway request is handled too, and its answer dropped by the caller.
-    /// `save` makes the KV configuration durable; if it cannot, nothing has changed.
+    /// Those that change the KV configuration are not for this: they wait for the disk.
     pub(crate) fn handle(
         &mut self,
         peer: Peer,
@@ -62,7 +59,6 @@ impl NameServer {
         command: &Command<'_>,
         body: &[u8],
         now: Instant,
-        save: &Save<'_>,
     ) -> Answer {
         either(match command.code {
             request::GET_ROUTEINFO_BY_TOPIC => self.route(command),
@@ -92,9 +88,7 @@ impl NameServer {
             }
             request::DELETE_TOPIC_IN_NAMESRV => self.delete_topic(command),
             request::REGISTER_TOPIC_IN_NAMESRV => self.add_topic(command, body),
-            request::PUT_KV_CONFIG => self.put_kv(command, save),
             request::GET_KV_CONFIG => self.kv_value(command),
-            request::DELETE_KV_CONFIG => self.delete_kv(command, save),
             request::GET_KVLIST_BY_NAMESPACE => self.kv_list(command),
             request::UPDATE_NAMESRV_CONFIG => self.update_settings(body),
             request::GET_NAMESRV_CONFIG => Ok(self.settings()),
@@ -195,29 +189,22 @@ impl NameServer {
         Ok(Answer::ok())
     }
 
-    fn put_kv(&mut self, command: &Command<'_>, save: &Save<'_>) -> Result<Answer, Answer> {
-        let PutKvRequest { namespace, key, value } = PutKvRequest::decode(command)?;
-        let mut kv = self.kv.clone();
-        kv.put(&namespace, &key, &value)
-            .map_err(|KvFull| Answer::failed("the KV configuration is full"))?;
-        self.replace_kv(kv, save)
+    /// The KV configuration, to make a changed one of.
+    pub(super) fn kv(&self) -> Arc<KvTable> {
+        Arc::clone(&self.kv)
     }
 
-    fn delete_kv(&mut self, command: &Command<'_>, save: &Save<'_>) -> Result<Answer, Answer> {
-        let KvKeyRequest { namespace, key } = KvKeyRequest::decode(command)?;
-        let mut kv = self.kv.clone();
-        kv.delete(&namespace, &key);
-        self.replace_kv(kv, save)
-    }
-
-    fn replace_kv(&mut self, kv: KvTable, save: &Save<'_>) -> Result<Answer, Answer> {
-        if kv != self.kv {
-            save(&kv).map_err(|error| {
-                Answer::failed(format!("the KV configuration cannot be written: {error}"))
-            })?;
-            self.kv = kv;
+    /// Takes a changed KV configuration, and says how it went.
+    pub(super) fn kv_changed(&mut self, changed: Result<Option<KvTable>, NotChanged>) -> Answer {
+        match changed {
+            Ok(Some(kv)) => self.kv = Arc::new(kv),
+            Ok(None) => {}
+            Err(NotChanged::Full) => return Answer::failed("the KV configuration is full"),
+            Err(NotChanged::NotSaved(error)) => {
+                return Answer::failed(format!("the KV configuration cannot be written: {error}"));
+            }
         }
-        Ok(Answer::ok())
+        Answer::ok()
     }
 
     fn kv_value(&self, command: &Command<'_>) -> Result<Answer, Answer> {

@@ -21,12 +21,19 @@ pub(crate) const RETRY_STEP: Duration = Duration::from_millis(50);
 /// Those of the socket. A port that is in use is tried for as long as `patience`, mostly [`RETRY`],
 /// since the rings of a process that was killed hold their sockets for a moment.
 pub(crate) fn listen(address: SocketAddr, patience: Duration) -> io::Result<TcpListener> {
+    /// A process that was killed is usually gone by then.
+    const SILENT: Duration = Duration::from_millis(500);
     let start = clock::instant();
+    let mut told = false;
     loop {
         match try_bind(address) {
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse && start.elapsed() < patience =>
             {
+                if !told && start.elapsed() >= SILENT {
+                    told = true;
+                    tracing::info!("{address} is in use; waiting for it, {patience:?} at most");
+                }
                 clock::pause(RETRY_STEP);
             }
             result => return result,

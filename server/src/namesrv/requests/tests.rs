@@ -6,8 +6,11 @@ use ringmq_protocol::{
     headers::{BrokerIdentity, RegisterBrokerRequest},
 };
 
+use std::io;
+
 use super::*;
 use crate::control::testing::{self, recorded};
+use crate::namesrv::kv::KvChange;
 
 struct Bench {
     server: NameServer,
@@ -27,11 +30,17 @@ impl Bench {
         let command = Command::parse(frame.encoding, frame.header).unwrap();
         let addr = "127.0.0.1:5".parse().unwrap();
         let writable = self.writable;
-        let save = move |_: &KvTable| match writable {
-            true => Ok(()),
-            false => Err(io::Error::other("read-only")),
-        };
-        self.server.handle(Peer(1), addr, &command, frame.body, self.now, &save)
+        if let Some(change) = KvChange::of(&command) {
+            let save = |_: &[u8]| match writable {
+                true => Ok(()),
+                false => Err(io::Error::other("read-only")),
+            };
+            return match change {
+                Ok(change) => self.server.kv_changed(change.apply(&self.server.kv(), save)),
+                Err(error) => error.into(),
+            };
+        }
+        self.server.handle(Peer(1), addr, &command, frame.body, self.now)
     }
 
     fn ask(

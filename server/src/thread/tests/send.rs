@@ -124,6 +124,29 @@ fn a_batch_is_stored_as_its_messages() {
     }
 }
 
+#[test]
+fn a_batch_of_which_one_message_would_wait_is_refused_whole() {
+    let folder = Folder::new();
+    let broker = Broker::start(&folder.0, &[]).with_topic("T", 1);
+    let mut client = broker.client();
+    let header = send_header("T", 0, "");
+    for (waits, code) in [
+        ("DELAY\u{1}3", response::MESSAGE_ILLEGAL),
+        ("TRAN_MSG\u{1}true", response::MESSAGE_ILLEGAL),
+        ("DELAY\u{1}0", response::SUCCESS),
+    ] {
+        let mut body = Vec::new();
+        for properties in ["", waits] {
+            let properties = properties.as_bytes();
+            let item = ringmq_protocol::batch::Item { flag: 0, body: b"x", properties };
+            ringmq_protocol::batch::append(&mut body, &item).unwrap();
+        }
+        let sent = client.call(320, |ext| header.encode(320, ext), &body);
+        assert_eq!(sent.code, code, "{waits}: {}", sent.remark);
+    }
+    assert_eq!(client.pull("T", 0, 0).ok().messages().len(), 2, "those of the last one");
+}
+
 #[track_caller]
 fn check(client: &mut Client, header: &SendRequest<'_>, code: i32, body: &[u8], want: i32) {
     let got = client.call(code, |ext| header.encode(code, ext), body);
