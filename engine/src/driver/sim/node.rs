@@ -61,7 +61,7 @@ pub(super) fn number(offset: QueueOffset) -> usize {
 fn wants(filter: &TagFilter, tag: i64) -> bool {
     match filter {
         TagFilter::All => true,
-        TagFilter::Tags(tags) => tags.iter().any(|wanted| *wanted == tag),
+        TagFilter::Tags(tags) => tags.contains(&tag),
     }
 }
 

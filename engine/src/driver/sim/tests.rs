@@ -6,7 +6,7 @@ use super::random::Random;
 use super::shard::{Mood, OpenFailure, SimShard};
 use super::{CutOptions, Event, Tally, cut_power, run};
 use crate::error::AppendError;
-use crate::format::group::{Group, GroupRecord, Kind};
+use crate::format::group::{Group, GroupRecord, Header, Kind};
 use crate::format::manifest::Manifest;
 use crate::format::payload;
 use crate::layout::Place;
@@ -586,6 +586,40 @@ fn groups_that_were_cut_off_do_not_stand_for_one_that_is_damaged() {
         let second = (damaged == 1).then_some(6);
         assert_eq!(found, [Some(1), None, second, Some(7), Some(8)]);
     }
+}
+
+/// The other way round: the group that was cut off went to the next segment, and the log did not.
+#[test]
+fn a_group_that_was_cut_off_in_the_next_segment_does_not_stand_for_a_damaged_one() {
+    let mut sim = open(disk(), CommitBy::Caller);
+    let number = queue(&mut sim);
+    sim.shard().append(number, &[&[0; 8 << 10][..]], NOW).expect("there is room");
+    flush(&mut sim);
+    let kept = append(&mut sim, 1);
+    flush(&mut sim);
+    sim.shard().commit_through(kept);
+    sim.shard().append(number, &[&[5; 60 << 10][..]], NOW).expect("there is room");
+    flush(&mut sim);
+    sim.shard().truncate(kept, 1000).expect("nothing is in flight");
+    sim.cut(kept);
+    for byte in 6..9 {
+        let last = append(&mut sim, byte);
+        flush(&mut sim);
+        sim.shard().commit_through(last);
+    }
+    let mut device = sim.crash();
+    let left_over =
+        Header::read(device.bytes_at(FileId::Segment(1), 0)).expect("nothing went over it");
+    let written = device.written();
+    let at = written.iter().rposition(|group| group.header.sequence == left_over.0.sequence);
+    let at = at.expect("another one has its number");
+    assert_eq!(written[at].place.ordinal, 0);
+    damage_header(&mut device, &written[at]);
+    device.lose_views();
+    let mut sim = open(device, CommitBy::Caller);
+    assert_eq!(sim.report().damaged, 1);
+    let found: Vec<_> = (1..5).map(|at| read(&mut sim, at)).collect();
+    assert_eq!(found, [Some(1), None, Some(7), Some(8)]);
 }
 
 #[test]
