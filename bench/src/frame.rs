@@ -3,8 +3,9 @@
 //! A generator that formats a header for every message measures itself. Here a frame is built once
 //! per queue; a send copies it and overwrites the correlation number and a stamp in the body, a
 //! pull also the queue offset. To keep lengths fixed, correlation numbers count from
-//! [`OPAQUE_BASE`] (always ten digits) and offsets are written with leading zeros, which is a
-//! decimal number like any other to Java's `Long.parseLong`.
+//! [`OPAQUE_BASE`] (always ten digits). Offsets have as many digits as they need, as every client
+//! writes them; in binary headers, whose lengths are nested, they are written with leading zeros,
+//! a decimal number like any other to Java's `Long.parseLong`.
 
 use ringmq_protocol::batch;
 use ringmq_protocol::codes::request as codes;
@@ -20,6 +21,9 @@ pub(crate) const OPAQUE_BASE: u32 = 1_000_000_000;
 /// Bytes of the stamp at the start of a body that is long enough.
 pub(crate) const STAMP_LEN: usize = 16;
 
+/// Places of a frame's lengths: behind this one, and of the header (whose encoding is the top byte).
+const LEN_AT: usize = 0;
+const HEADER_LEN_AT: usize = 4;
 /// Digits of a patched queue offset: as many as `i64::MAX` has.
 const OFFSET_DIGITS: usize = 19;
 /// Place of the correlation number in a binary frame.
@@ -84,6 +88,13 @@ fn put(frame: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = frame.get_mut(at..at + bytes.len()) {
         place.copy_from_slice(bytes);
     }
+}
+
+/// Lowers the 32-bit length at `at`.
+fn shorten(frame: &mut [u8], at: usize, by: usize) {
+    let len = frame.get(at..).and_then(<[u8]>::first_chunk).copied().map(u32::from_be_bytes);
+    let by = u32::try_from(by).unwrap_or_default();
+    put(frame, at, &(len.unwrap_or_default() - by).to_be_bytes());
 }
 
 /// Writes `value` in decimal, with leading zeros, into `count` bytes from `at`.
@@ -268,8 +279,18 @@ impl PullFrame {
 
     /// Appends the frame for `queue_offset` with correlation number `slot`.
     pub(crate) fn write(&self, queue_offset: u64, slot: u32, out: &mut Vec<u8>) {
+        let start = out.len();
         let frame = self.template.write(slot, out);
         put_digits(frame, self.offset_at, OFFSET_DIGITS, queue_offset);
+        if self.template.encoding == Encoding::Json {
+            let digits = queue_offset.checked_ilog10().unwrap_or(0) as usize + 1;
+            let zeros = OFFSET_DIGITS - digits;
+            for at in [LEN_AT, HEADER_LEN_AT] {
+                shorten(frame, at, zeros);
+            }
+            let at = start + self.offset_at;
+            out.drain(at..at + zeros);
+        }
     }
 }
 
@@ -351,6 +372,10 @@ mod tests {
                 frame.write(offset, 8, &mut out);
                 let answer = scan(&out).unwrap();
                 assert_eq!(answer.ext_int("queueOffset"), i64::try_from(offset).ok());
+                if encoding == Encoding::Json {
+                    let text = answer.ext("queueOffset").map(|text| text.to_string());
+                    assert_eq!(text, Some(offset.to_string()), "as clients write it");
+                }
                 assert_eq!(answer.opaque, 1_000_000_008);
             }
         }
