@@ -136,8 +136,6 @@ MUTATIONS = [
      "if self.repeats.note(What::State(queue), len)\n", "if true\n"),
     ("a checkpoint that was passed over counts again", "recovery.rs",
      ".filter(|&(_, rejected)| rejected)", ".filter(|_| false)"),
-    ("groups that were cut off come back behind damage", "recovery.rs",
-     "if next.is_none_or(|(_, header)| !self.lives.left_over(&header)) {", "if true {"),
     ("a copy is as good as what it says", "format/group.rs",
      "self.entry.kind != Kind::Message && self.entry.tag == COPY", "false"),
     ("retention waits for checkpoints that nobody writes", "shard/checkpoint.rs",
