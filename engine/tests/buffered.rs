@@ -252,3 +252,20 @@ fn memory_that_cannot_be_reserved_is_one_clear_line() {
     let error = Store::open(folders.store.path(), &missing, 42, NOW).err().unwrap();
     assert!(error.to_string().contains("No such file"), "{error}");
 }
+
+#[test]
+fn what_is_acknowledged_reaches_the_device_soon_although_nothing_else_happens() {
+    let folders = Folders::new();
+    let (mut shard, _) = folders.open(Some(Acknowledge::Buffered));
+    let queue = queue(&mut shard);
+    append(&mut shard, queue, b"alone");
+    let appended = shard.shard().appended();
+    assert!(shard.shard().durable() < appended, "it waits for others");
+    // Two completions end a wait each: the alarm, and the write.
+    for _ in 0..2 {
+        if shard.shard().durable() < appended {
+            shard.turn_blocking(NOW, 100 * WAIT).unwrap();
+        }
+    }
+    assert_eq!(shard.shard().durable(), appended);
+}

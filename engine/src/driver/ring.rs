@@ -22,7 +22,7 @@ use super::files::{ShardFiles, checkpoint_name, data_flags, segment_name};
 use crate::error::AppendError;
 use crate::mem::{RecordSlice, Region};
 use crate::op::{Completion, FileId, Op, OpId, ReadBuffer, Unpopulated};
-use crate::shard::Shard;
+use crate::shard::{Shard, WRITE_DELAY_MS};
 use crate::units::{EpochMillis, index, narrow, wide};
 
 const ENTRIES: u32 = 256;
@@ -32,6 +32,10 @@ const JOBS_MAX: usize = 128;
 const FIXED_FILES: u32 = 1024;
 /// Marks the completions of the bell; no job has this number.
 const BELL: u64 = u64::MAX;
+/// Marks the completion of the alarm.
+const ALARM: u64 = u64::MAX - 1;
+/// How long the alarm takes.
+static DELAY: Timespec = Timespec::new().nsec(WRITE_DELAY_MS * 1_000_000);
 
 /// An operation under way. The memory that the kernel uses is owned here until its completion.
 enum Job {
@@ -98,6 +102,9 @@ struct RingDriver {
     bell: Option<Bell>,
     /// The ring looks at the bell.
     listening: bool,
+    /// The ring will tell when writes that wait are due.
+    is_alarm_set: bool,
+    has_alarm_come: bool,
 }
 
 /// Wakes the thread that waits for a shard's ring, from any other thread.
@@ -160,6 +167,8 @@ impl RingDriver {
             taken: Vec::new(),
             bell: None,
             listening: false,
+            is_alarm_set: false,
+            has_alarm_come: false,
         };
         driver.add_file(FileId::Index, index);
         for (number, fd) in (0..).zip(changes) {
@@ -235,16 +244,10 @@ impl RingDriver {
     fn push(&mut self, job: Job) -> io::Result<()> {
         let key = self.jobs.insert(job);
         let entry = self.entry(key).user_data(wide(key));
-        loop {
-            // SAFETY: the memory, paths and descriptors that the entry names are owned by the job
-            // in slot `key` (or by the driver, for files and the folder). Only `reap` takes a job
-            // out, after its completion; `drop` waits for all completions before fields go.
-            let pushed = unsafe { self.ring.submission().push(&entry) };
-            if pushed.is_ok() {
-                return Ok(());
-            }
-            retry(|| self.ring.submit())?;
-        }
+        // SAFETY: the memory, paths and descriptors that the entry names are owned by the job
+        // in slot `key` (or by the driver, for files and the folder). Only `reap` takes a job
+        // out, after its completion; `drop` waits for all completions before fields go.
+        unsafe { self.push_entry(&entry) }
     }
 
     /// Has the ring look at the bell until further notice.
@@ -252,13 +255,39 @@ impl RingDriver {
         let Some(bell) = self.bell.as_ref().filter(|_| !self.listening) else { return Ok(()) };
         let events = u32::from(rustix::event::PollFlags::IN.bits());
         let entry = opcode::PollAdd::new(Fd(bell.0.as_raw_fd()), events).multi(true).build();
-        let entry = entry.user_data(BELL);
+        // SAFETY: the entry names no memory. The descriptor lives as long as the driver, and the
+        // kernel holds the file itself until the ring is gone.
+        unsafe { self.push_entry(&entry.user_data(BELL)) }?;
+        self.listening = true;
+        Ok(())
+    }
+
+    /// Has the ring tell when writes that wait are due.
+    fn set_alarm(&mut self) -> io::Result<()> {
+        if self.is_alarm_set {
+            return Ok(());
+        }
+        let entry = opcode::Timeout::new(&raw const DELAY).build();
+        // SAFETY: the time that the entry names is never freed.
+        unsafe { self.push_entry(&entry.user_data(ALARM)) }?;
+        self.is_alarm_set = true;
+        Ok(())
+    }
+
+    /// Whether the ring has something that will complete.
+    fn has_entries(&self) -> bool {
+        !self.jobs.is_empty() || self.listening || self.is_alarm_set
+    }
+
+    /// Puts an entry on the ring, which is emptied if it is full.
+    ///
+    /// # Safety
+    ///
+    /// What the entry names must live until its completion.
+    unsafe fn push_entry(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
-            // SAFETY: the entry names no memory. The descriptor lives as long as the driver, and the
-            // kernel holds the file itself until the ring is gone.
-            let pushed = unsafe { self.ring.submission().push(&entry) };
-            if pushed.is_ok() {
-                self.listening = true;
+            // SAFETY: as the caller promises.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
             retry(|| self.ring.submit())?;
@@ -355,9 +384,10 @@ impl RingDriver {
                 return Ok(());
             }
             for entry in taken.drain(..) {
-                if entry.user_data() == BELL {
-                    self.listening = cqueue::more(entry.flags());
-                    continue;
+                match entry.user_data() {
+                    BELL => self.listening = cqueue::more(entry.flags()),
+                    ALARM => (self.is_alarm_set, self.has_alarm_come) = (false, true),
+                    _ => {}
                 }
                 let key = index(entry.user_data());
                 let Some(job) = self.jobs.try_remove(key) else { continue };
@@ -637,6 +667,9 @@ impl RingShard {
             }
             self.shard.take_outcome(completion, now);
         }
+        if std::mem::take(&mut self.driver.has_alarm_come) {
+            self.shard.hurry_writes();
+        }
         // Groups that wait go to the device first: it works while the views take what is committed.
         self.submit(now)?;
         self.shard.settle();
@@ -665,6 +698,9 @@ impl RingShard {
                 self.driver.start(op);
             }
             if self.driver.answered.is_empty() {
+                if self.shard.delays_writes() {
+                    self.driver.set_alarm()?;
+                }
                 return self.driver.submit();
             }
             for completion in std::mem::take(&mut self.driver.answered) {
@@ -684,7 +720,7 @@ impl RingShard {
         self.submit(now)?;
         // In a buffered store that alone may be what the caller waits for.
         let is_news = self.shard.committed() != committed;
-        if !is_news && (!self.driver.jobs.is_empty() || self.driver.listening) {
+        if !is_news && self.driver.has_entries() {
             let time = Timespec::from(timeout);
             let args = SubmitArgs::new().timespec(&time);
             match self.driver.ring.submitter().submit_with_args(1, &args) {

@@ -261,7 +261,7 @@ impl Shard {
         if kept || self.more_is_coming() {
             return Ok(());
         }
-        self.starved = true;
+        self.starve();
         self.prepare_more();
         Err(self.refusal())
     }
@@ -395,7 +395,7 @@ impl Shard {
         let len = if with_repeats <= max { with_repeats } else { self.geometry.padded(len) };
         let opened = self.open_group(len, now);
         if opened.is_err() {
-            self.starved = true;
+            self.starve();
         }
         self.add_repeats(records_len, count, messages_of);
         opened
@@ -471,7 +471,7 @@ impl Shard {
         if self.acknowledge == Acknowledge::Buffered {
             return true;
         }
-        self.unwritten == 0
+        self.unwritten.count == 0
             && self.writing < self.limits.writes_in_flight
             && open.used >= self.enough_for_another_write()
     }

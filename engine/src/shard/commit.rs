@@ -6,6 +6,10 @@
 //! *settled* is committed and durable: only that may leave memory, be named by a header as proven, or
 //! be the reason for a segment to go.
 //!
+//! What is kept anyway need not reach the device at once. Groups in shared memory wait there until they
+//! are worth a write, for a few milliseconds at most: a write for every message would cost more than
+//! all the rest of its way.
+//!
 //! Invariants: `durable <= kept`, `committed <= kept <= appended`, and none moves back but by a cut.
 
 use std::io;
@@ -16,6 +20,12 @@ use crate::layout::Place;
 use crate::mem::RecordSlice;
 use crate::op::{FileId, Op};
 use crate::units::{Sequence, index, wide};
+
+/// How long a group in shared memory waits for others that the same write takes to the device: after
+/// so many milliseconds the driver calls [`Shard::hurry_writes`].
+pub(crate) const WRITE_DELAY_MS: u32 = 5;
+/// How many bytes of them are worth a write before that.
+const WORTH_A_WRITE: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -52,6 +62,29 @@ impl PendingGroup {
     }
 }
 
+/// The newest closed groups: those that no write has been issued for.
+#[derive(Default)]
+pub(super) struct Unwritten {
+    pub(super) count: usize,
+    bytes: usize,
+    /// They have waited long enough, or something waits for them to be durable.
+    is_urgent: bool,
+}
+
+impl Unwritten {
+    fn add(&mut self, group: &PendingGroup) {
+        self.count += 1;
+        self.bytes += group.data.len();
+        self.is_urgent |= !group.survives;
+    }
+
+    fn remove(&mut self, groups: usize, bytes: usize) {
+        self.count -= groups;
+        self.bytes -= bytes;
+        self.is_urgent &= self.count > 0;
+    }
+}
+
 /// Closed groups that one write takes to the device.
 struct Run {
     groups: usize,
@@ -76,8 +109,7 @@ impl Shard {
 
     /// Takes a group that was closed.
     pub(super) fn enqueue(&mut self, group: PendingGroup) {
-        self.unwritten += 1;
-        self.unwritten_bytes += group.data.len();
+        self.unwritten.add(&group);
         self.pending.push_back(group);
     }
 
@@ -93,30 +125,45 @@ impl Shard {
             return;
         }
         while self.writing < self.limits.writes_in_flight {
-            // In a durable store a group that is small for its write is not closed yet.
-            let waits = self.acknowledge == Acknowledge::Buffered
-                && self.unwritten_bytes < self.enough_for_another_write();
-            if waits {
+            if self.delays_writes() {
                 return;
             }
             let Some(Run { groups, data }) = self.next_run() else { return };
-            let at = self.pending.len() - self.unwritten;
+            let at = self.pending.len() - self.unwritten.count;
             let Some(first) = self.pending.get(at) else { return };
             let (sequence, place) = (first.header.sequence, first.place);
             self.pending.range_mut(at..at + groups).for_each(|group| group.state = State::Writing);
             let id = self.op(Purpose::Groups { first: sequence, count: groups });
             self.writing += 1;
-            self.unwritten -= groups;
-            self.unwritten_bytes -= data.len();
+            self.unwritten.remove(groups, data.len());
             let file = FileId::Segment(place.ordinal);
             self.ops.push_back(Op::Write { id, file, at: place.byte, data });
         }
     }
 
+    /// Whether closed groups wait although the device could have them. In a durable store, where a
+    /// group that is small for its write is not closed yet, none does.
+    pub(crate) fn delays_writes(&self) -> bool {
+        self.acknowledge == Acknowledge::Buffered
+            && self.unwritten.count > 0
+            && self.unwritten.bytes < WORTH_A_WRITE.min(self.limits.tail_bytes / 8)
+            && !self.unwritten.is_urgent
+    }
+
+    /// Whether closed groups wait only because the device is busy.
+    pub(super) fn has_due_writes(&self) -> bool {
+        self.unwritten.count > 0 && !self.delays_writes()
+    }
+
+    /// Has the device get what waits to be worth a write.
+    pub(crate) fn hurry_writes(&mut self) {
+        self.unwritten.is_urgent = self.unwritten.count > 0;
+    }
+
     /// The oldest closed groups that no write has been issued for, as far as they go together: one,
     /// or in a buffered store, where they are many and small, those that lie back to back.
     fn next_run(&self) -> Option<Run> {
-        let mut closed = self.pending.range(self.pending.len() - self.unwritten..);
+        let mut closed = self.pending.range(self.pending.len() - self.unwritten.count..);
         let first = closed.next()?;
         let mut run = Run { groups: 1, data: first.data.clone() };
         if self.acknowledge == Acknowledge::Durable {
@@ -244,9 +291,12 @@ impl Shard {
         }
         self.pending.retain(|group| group.header.sequence <= sequence);
         // Nothing is being written, so that what is not durable is what waits to be.
-        self.unwritten = index(sequence.get().saturating_sub(self.durable.get()));
-        let unwritten = self.pending.range(self.pending.len() - self.unwritten..);
-        self.unwritten_bytes = unwritten.map(|group| group.data.len()).sum();
+        let count = index(sequence.get().saturating_sub(self.durable.get()));
+        let mut unwritten = Unwritten::default();
+        for group in self.pending.range(self.pending.len() - count..) {
+            unwritten.add(group);
+        }
+        self.unwritten = unwritten;
         let (head, crc) = self.pending.back().map_or_else(
             || (self.views.covered.next, self.views.covered.header_crc),
             |group| (group.end(), group.header_crc),

@@ -49,7 +49,8 @@ use append::OpenGroup;
 use blocks::BlockReads;
 use checkpoint::CheckpointState;
 use cold::{ChunkKey, Cold};
-use commit::PendingGroup;
+pub(crate) use commit::WRITE_DELAY_MS;
+use commit::{PendingGroup, Unwritten};
 use keys::Inbox;
 use prepare::Segments;
 pub(crate) use repeat::Repeats;
@@ -248,9 +249,8 @@ pub struct Shard {
     store_time: EpochMillis,
     /// Closed groups that are not both committed and durable, oldest first.
     pending: VecDeque<PendingGroup>,
-    /// The newest of them, which no write has been issued for, and their bytes.
-    unwritten: usize,
-    unwritten_bytes: usize,
+    /// The newest of them.
+    unwritten: Unwritten,
     /// Writes in flight.
     writing: usize,
     tail: Tail,
@@ -336,8 +336,7 @@ impl Shard {
             previous_crc: covered.header_crc,
             store_time: covered.store_time,
             pending: VecDeque::new(),
-            unwritten: 0,
-            unwritten_bytes: 0,
+            unwritten: Unwritten::default(),
             writing: 0,
             tail,
             new_keys: Vec::new(),
@@ -594,10 +593,11 @@ impl Shard {
         self.prepare_more();
     }
 
-    /// What depends on time alone: staged facts, the note of an idle shard, checkpoints and
-    /// retries. Call it several times a second.
+    /// What depends on time alone: staged facts, the note of an idle shard, checkpoints, retries, and
+    /// in a buffered store writes that waited for more. Call it several times a second.
     pub fn tick(&mut self, now: EpochMillis) {
         self.now = now;
+        self.hurry_writes();
         self.spots.tick();
         self.issue_reads();
         self.force_staged(now);
@@ -635,6 +635,12 @@ impl Shard {
             // Whoever waits for room must come back to be told.
             self.room = true;
         }
+    }
+
+    /// An append was refused: groups that wait may hold the memory that it needs.
+    fn starve(&mut self) {
+        self.starved = true;
+        self.hurry_writes();
     }
 
     /// Refused appends come back once a group or a segment has made room.

@@ -295,7 +295,7 @@ impl Shard {
         let ahead = (ordinal - used.ordinal) * self.segments.len + from;
         let ahead = ahead.saturating_sub(used.byte);
         let reads = self.cold.is_loading() || self.spots.is_loading();
-        let others_wait = self.unwritten > 0 || reads;
+        let others_wait = self.has_due_writes() || reads;
         if ahead >= AHEAD_MIN && others_wait {
             return;
         }

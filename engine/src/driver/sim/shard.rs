@@ -256,7 +256,12 @@ impl SimShard {
         loop {
             self.gather();
             let Some(soonest) = self.pending.iter().map(|pending| pending.due).min() else {
-                return;
+                if !self.shard.delays_writes() {
+                    return;
+                }
+                // The driver's alarm comes.
+                self.shard.hurry_writes();
+                continue;
             };
             self.turn = self.turn.max(soonest);
             self.step(now);
