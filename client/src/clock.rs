@@ -3,7 +3,7 @@
 //! Wall-clock time goes into messages and ids. How long something took, and when a request's time
 //! is up, comes from `tokio::time::Instant`, which the tests can stop.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -11,6 +11,12 @@ const DAY_MS: i64 = 86_400_000;
 #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
 pub(crate) fn epoch_ms() -> i64 {
     to_epoch_ms(SystemTime::now())
+}
+
+/// Now, for what takes microseconds: no test can stop it.
+#[expect(clippy::disallowed_methods, reason = "this is the clock module")]
+pub(crate) fn precise_now() -> Instant {
+    Instant::now()
 }
 
 /// Milliseconds since 1970; 0 for earlier times, the last representable one for later times.

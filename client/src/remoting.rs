@@ -44,6 +44,7 @@ mod pump;
 mod queue;
 mod serve;
 mod sign;
+mod spin;
 mod stored;
 mod stream;
 
@@ -295,7 +296,7 @@ impl Remoting {
                 Err(Untaken::Ended) => continue,
                 Err(Untaken::Late) => return Err(timed_out(addr, *code)),
             };
-            let stored = answered(addr, *code, waiting.await)?;
+            let stored = answered(addr, *code, waiting.awake().await)?;
             let is_sent_away =
                 matches!(&stored, Err(error) if error.code() == Some(response::GO_AWAY));
             if is_sent_away && !was_sent_away {

@@ -276,6 +276,13 @@ impl<Q, A> Links<Q, A> {
         true
     }
 
+    /// Says that this thread takes what comes without being rung for.
+    pub(crate) fn wake(&self) {
+        if let Some(bell) = self.bells.get(self.me) {
+            bell.sleeping.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Ready when another thread has rung since the last time this was ready.
     pub(crate) async fn rung(&self) {
         if let Some(bell) = self.bells.get(self.me) {

@@ -10,6 +10,7 @@
 //!
 //! Nothing here is shared with another thread but what goes through [`crate::link`].
 
+mod awake;
 mod facts;
 mod losses;
 pub(crate) mod plane;

@@ -18,7 +18,7 @@
 
 use std::{
     collections::HashMap,
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, Weak,
@@ -34,10 +34,11 @@ use ringmq_protocol::frame::FRAME_LEN_MAX;
 use tokio::{
     net::tcp::OwnedWriteHalf,
     sync::{Notify, oneshot},
+    task::yield_now,
     time::{Instant, timeout_at},
 };
 
-use super::{Answer, Stored, pump, queue::Queue, serve::Desk, stream::Stream};
+use super::{Answer, Stored, pump, queue::Queue, serve::Desk, spin::Spin, stream::Stream};
 use crate::{Error, client::Shared, lock};
 
 /// Most requests of one connection that wait for an answer. Each queue that is read has one held
@@ -73,6 +74,7 @@ pub(super) struct State {
     received: AtomicU64,
     /// Answers that the last read brought.
     burst: AtomicUsize,
+    spin: Spin,
     /// Whether [`Phase::Ended`] is reached.
     is_ended: AtomicBool,
 }
@@ -312,6 +314,26 @@ pub(super) struct Waiting<T> {
     opaque: i32,
 }
 
+impl<T> Waiting<T> {
+    /// Waits awake for a while first, if answers tend to come that soon.
+    pub(super) async fn awake(mut self) -> Option<Outcome<T>> {
+        if let Some(state) = self.state.clone()
+            && let Some(look) = state.spin.start()
+        {
+            while look.is_worth_it() {
+                let seen = poll_fn(|context| Poll::Ready(Pin::new(&mut self).poll(context))).await;
+                if let Poll::Ready(outcome) = seen {
+                    look.succeeded();
+                    return outcome;
+                }
+                yield_now().await;
+            }
+            look.failed();
+        }
+        self.await
+    }
+}
+
 impl<T> Future for Waiting<T> {
     type Output = Option<Outcome<T>>;
 
@@ -350,6 +372,7 @@ impl State {
             close: Notify::new(),
             received: AtomicU64::new(0),
             burst: AtomicUsize::new(0),
+            spin: Spin::default(),
             is_ended: AtomicBool::new(false),
         }
     }

@@ -104,7 +104,7 @@ async fn serve(
     control: mpsc::Receiver<ToThread>,
 ) {
     let mut tasks = vec![
-        tokio::task::spawn_local(turn::take_turns(thread.clone())),
+        tokio::task::spawn_local(take_turns(thread.clone())),
         tokio::task::spawn_local(turn::hear_the_bell(thread.clone())),
         tokio::task::spawn_local(turn::tick(thread.clone())),
         tokio::task::spawn_local(turn::end_holds(thread.clone())),
@@ -128,6 +128,13 @@ async fn serve(
     }
     for task in tasks {
         let _ = task.await;
+    }
+}
+
+async fn take_turns(thread: Rc<Thread>) {
+    if let Err(error) = turn::take_turns(thread.clone()).await {
+        tracing::error!(%error, "a data thread cannot look for work");
+        thread.shared.fatal.notify_one();
     }
 }
 

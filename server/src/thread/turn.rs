@@ -5,7 +5,7 @@ use std::{io, rc::Rc, time::Duration};
 use ringmq_engine::EpochMillis;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{Answer, LocalShard, Pending, Question, Thread};
+use super::{Answer, LocalShard, Pending, Question, Thread, awake::Awake};
 use crate::{
     broker::{Executed, Failure, Reply, Ticket},
     net::{
@@ -18,11 +18,14 @@ use crate::{
 const TICK_MS: i64 = 100;
 
 /// Takes turns for as long as the thread runs.
-pub(super) async fn take_turns(thread: Rc<Thread>) {
+pub(super) async fn take_turns(thread: Rc<Thread>) -> io::Result<()> {
+    let mut awake = Awake::new()?;
     loop {
         thread.turn.wait().await;
+        thread.links.wake();
         after_the_others().await;
         thread.take_turn();
+        awake.look_for_work(&thread).await?;
         // A thread with work of its own does not say that it sleeps: being woken costs the others a
         // system call, and it looks for what they sent in its next turn anyway.
         if !thread.turn.is_set() && !thread.links.may_sleep() {
