@@ -9,6 +9,7 @@
 //! Invariant: a bucket has all entries of a group or none, so replay, which goes over groups that a
 //! checkpoint knew, passes over entries at or before the newest one that it restored.
 
+use crate::format::group::Group;
 use crate::format::index_block::{self, BlockHead, BlockKind, KEY_ENTRY_LEN, KeyEntry};
 use crate::record::KeyHash;
 use crate::units::{LogOffset, Sequence, index as to_index, narrow, wide};
@@ -142,6 +143,50 @@ impl Bucket {
         self.tail.extend_from_slice(entries);
         (self.newest, self.restored) = (newest, newest);
         Some(())
+    }
+}
+
+/// Keys that a group will come to, since each meets a bucket that the processor has long forgotten: it
+/// fetches those of the next keys meanwhile.
+pub(crate) struct KeysAhead<I> {
+    /// Whose buckets come next, and whose ends of tails.
+    buckets: I,
+    tails: I,
+}
+
+impl KeysAhead<()> {
+    pub(crate) fn new<'a>(
+        group: &Group<'a>,
+        keys: &Keys,
+    ) -> KeysAhead<impl Iterator<Item = (u32, KeyHash)> + use<'a>> {
+        const BUCKETS_AHEAD: usize = 12;
+        const TAILS_AHEAD: usize = 6;
+        let mut ahead = KeysAhead { buckets: group.keys(), tails: group.keys() };
+        for _ in TAILS_AHEAD..BUCKETS_AHEAD {
+            ahead.prefetch_bucket(keys);
+        }
+        for _ in 0..TAILS_AHEAD {
+            ahead.prefetch_next(keys);
+        }
+        ahead
+    }
+}
+
+impl<I: Iterator<Item = (u32, KeyHash)>> KeysAhead<I> {
+    /// To be called for each key of the group.
+    pub(crate) fn prefetch_next(&mut self, keys: &Keys) {
+        self.prefetch_bucket(keys);
+        let tail = self.tails.next().and_then(|(_, hash)| keys.bucket(bucket_of(hash)));
+        if let Some(last) = tail.and_then(|bucket| bucket.tail.last()) {
+            crate::mem::prefetch(last);
+        }
+    }
+
+    fn prefetch_bucket(&mut self, keys: &Keys) {
+        let next = self.buckets.next();
+        if let Some(bucket) = next.and_then(|(_, hash)| keys.bucket(bucket_of(hash))) {
+            crate::mem::prefetch(bucket);
+        }
     }
 }
 

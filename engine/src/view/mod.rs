@@ -25,7 +25,7 @@ use crate::units::{EpochMillis, LogOffset, Sequence, index as to_index, narrow, 
 use ends::Ends;
 use facts::Facts;
 use index::Index;
-use keys::Keys;
+use keys::{Keys, KeysAhead};
 use queue::{Queue, Slot};
 
 /// Queues that one look for idle tails visits.
@@ -168,9 +168,11 @@ impl Views {
         }
         self.maps.entry(ordinal).or_default().note(place.byte, padded_len, header.store_time);
         let mut keys = group.keys().peekable();
+        let mut ahead = KeysAhead::new(group, &self.keys);
         for (n, record) in (0..).zip(group.records()) {
             self.prefetch(group, to_index(u64::from(n)));
             while let Some((_, hash)) = keys.next_if(|&(of, _)| of == n) {
+                ahead.prefetch_next(&self.keys);
                 self.keys.note(hash, record.position, header.sequence, &mut self.index);
             }
             let sound = !check || record.is_sound();
