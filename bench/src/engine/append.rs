@@ -118,8 +118,8 @@ fn measure(
         _ => bench.bytes,
     };
     let load = Load { record_len: case.record_len, in_flight: case.in_flight, bytes };
-    let (mut ratios, mut rates, mut cpus, mut latencies, mut details) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut ratios, mut in_new, mut rates, mut cpus, mut latencies, mut details) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut store: Option<Prepared> = None;
     for _ in 0..bench.repetitions {
         // A record and its entry in the table take a tenth more at most, in the lengths used here.
@@ -135,8 +135,15 @@ fn measure(
         let appends = prepared.own.append(&[prepared.queue], load, |_| Ok(()))?;
         prepared.left = prepared.left.saturating_sub(appends.log_bytes);
         store = Some(prepared);
-        let bare = bare(device, case, appends.group_len, bench.bytes)?;
+        let bare = best_bare(device, case, appends.group_len, bench.bytes, Space::Written)?;
         let figures = &appends.figures;
+        let new = match state.segments {
+            Segments::Preparing if case.in_flight > 1 => {
+                Some(best_bare(device, case, appends.group_len, bench.bytes, Space::New)?)
+            }
+            _ => None,
+        };
+        in_new.extend(new.as_ref().map(|new| figures.byte_rate() / new.byte_rate()));
         let ratio = if case.in_flight == 1 {
             figures.quantile_us(0.5) / bare.quantile_us(0.5)
         } else {
@@ -150,6 +157,7 @@ fn measure(
         details.push(json!({
             "engine": figures.json(),
             "bare": bare.json(),
+            "bare_in_new_space": new.as_ref().map(Figures::json),
             "group_len": appends.group_len,
             "log_bytes_per_second": appends.log_bytes as f64 / figures.seconds,
         }));
@@ -169,6 +177,16 @@ fn measure(
         bar: if is_durable { case.bar } else { Bar::None },
         details,
     })?;
+    if !in_new.is_empty() {
+        table.add(Row {
+            what: what.clone(),
+            got: String::new(),
+            measure: "bytes / bare in new space",
+            values: in_new,
+            bar: case.bar,
+            details: Vec::new(),
+        })?;
+    }
     if is_durable && case.record_len == 1024 && case.in_flight == 4096 {
         table.add(Row {
             what,
@@ -182,25 +200,44 @@ fn measure(
     Ok(())
 }
 
+/// Where bare writes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    Written,
+    /// Nothing was ever written there: a device that gives its space out when it is written to is
+    /// slower then, with whatever engine.
+    New,
+}
+
 /// The device's own figure for a load.
-fn bare(device: &mut Device, case: &Case, group_len: f64, bytes: u64) -> Result<Figures, Failure> {
+fn best_bare(
+    device: &mut Device,
+    case: &Case,
+    group_len: f64,
+    bytes: u64,
+    space: Space,
+) -> Result<Figures, Failure> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a mean of lengths below 1 GiB"
     )]
     let same = (group_len as usize).next_multiple_of(512).clamp(512, super::device::LEN_MAX);
+    let mut writes = |len, depth, bytes| match space {
+        Space::Written => device.writes(len, depth, bytes),
+        Space::New => device.writes_to_new_space(len, depth, bytes),
+    };
     match case.in_flight {
-        1 => Ok(device.writes(same, 1, SINGLE * same as u64)?),
+        1 => Ok(writes(same, 1, SINGLE * same as u64)?),
         256 => {
             // The same bytes in flight in writes of the same length.
             let depth = (case.in_flight * case.record_len).div_ceil(same).clamp(1, DEPTH);
-            Ok(device.writes(same, depth, bytes / 2)?)
+            Ok(writes(same, depth, bytes / 2)?)
         }
         _ => {
             let mut best: Option<Figures> = None;
             for len in GROUPS {
-                let figures = device.writes(len, DEPTH, bytes / 2)?;
+                let figures = writes(len, DEPTH, bytes / 2)?;
                 if best.as_ref().is_none_or(|best| best.byte_rate() < figures.byte_rate()) {
                     best = Some(figures);
                 }

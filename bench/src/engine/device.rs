@@ -63,9 +63,33 @@ enum Way {
     Write,
 }
 
-/// A file of its own, open as the log's files are, removed in the end.
+/// What a run does.
+#[derive(Clone, Copy, Debug)]
+struct Pattern {
+    way: Way,
+    /// Which of the registered files.
+    file: u32,
+    /// Length of an operation, how many are in flight, and what they move together.
+    len: usize,
+    depth: usize,
+    bytes: u64,
+    /// Beside them as many bytes are written to new space, this many at a time, one after the other;
+    /// 0: none are.
+    beside: usize,
+}
+
+/// The file that is written already, and the one that only has its space.
+const WRITTEN: u32 = 0;
+const NEW: u32 = 1;
+/// How far writes may be ahead of those beside them. Unit: bytes.
+const AHEAD: u64 = 8 << 20;
+/// The slot of writes beside others.
+const BESIDE: usize = DEPTH_MAX - 1;
+
+/// Files of its own, open as the log's files are, removed in the end.
 pub(crate) struct Device {
     path: PathBuf,
+    new_path: PathBuf,
     len: u64,
     ring: IoUring,
     memory: Vec<u8>,
@@ -74,20 +98,27 @@ pub(crate) struct Device {
     _file: OwnedFd,
 }
 
+/// A new file with space for `len` bytes.
+fn reserved(path: &Path, len: u64) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR
+        | OFlags::CREATE
+        | OFlags::TRUNC
+        | OFlags::DIRECT
+        | OFlags::DSYNC
+        | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len)?;
+    rustix::fs::fsync(&file)?;
+    Ok(file)
+}
+
 impl Device {
     /// Makes a file of `len` bytes, a multiple of 1 MiB, and writes all of it once.
     pub(crate) fn new(dir: &Path, len: u64) -> io::Result<Self> {
-        let path = dir.join("bare");
-        let flags = OFlags::RDWR
-            | OFlags::CREATE
-            | OFlags::TRUNC
-            | OFlags::DIRECT
-            | OFlags::DSYNC
-            | OFlags::CLOEXEC;
-        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644))?;
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len)?;
+        let (path, new_path) = (dir.join("bare"), dir.join("bare-new"));
+        let file = reserved(&path, len)?;
         let ring = IoUring::builder().setup_coop_taskrun().build(64)?;
-        ring.submitter().register_files(&[file.as_raw_fd()])?;
+        ring.submitter().register_files(&[file.as_raw_fd(), -1])?;
         let mut memory = vec![0; DEPTH_MAX * LEN_MAX + ALIGN];
         // Bytes that a device cannot shorten.
         let mut word = 1_u64;
@@ -95,7 +126,7 @@ impl Device {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             chunk.iter_mut().zip(word.to_be_bytes()).for_each(|(to, from)| *to = from);
         }
-        let mut device = Self { path, len, ring, memory, pending: 0, _file: file };
+        let mut device = Self { path, new_path, len, ring, memory, pending: 0, _file: file };
         device.register();
         device.writes(LEN_MAX, 4, len)?;
         Ok(device)
@@ -117,16 +148,42 @@ impl Device {
 
     /// Writes of `len` bytes, `depth` at a time, `bytes` in all.
     pub(crate) fn writes(&mut self, len: usize, depth: usize, bytes: u64) -> io::Result<Figures> {
-        self.run(Way::Write, len, depth, bytes)
+        self.run(Pattern { way: Way::Write, file: WRITTEN, len, depth, bytes, beside: 0 })
+    }
+
+    /// As [`writes`](Self::writes), where each byte goes to space that nothing was ever written to: at
+    /// once, or after other writes have prepared it, whichever is faster.
+    pub(crate) fn writes_to_new_space(
+        &mut self,
+        len: usize,
+        depth: usize,
+        bytes: u64,
+    ) -> io::Result<Figures> {
+        let direct = Pattern { way: Way::Write, file: NEW, len, depth, bytes, beside: 0 };
+        let mut best: Option<Figures> = None;
+        for (file, beside) in [(NEW, 0), (WRITTEN, 256 << 10), (WRITTEN, 1 << 20)] {
+            // Removing the file gives its blocks back to the device.
+            let _ = std::fs::remove_file(&self.new_path);
+            let new = reserved(&self.new_path, bytes + 2 * LEN_MAX as u64)?;
+            self.ring.submitter().register_files_update(NEW, &[new.as_raw_fd()])?;
+            let figures = self.run(Pattern { file, beside, ..direct })?;
+            if best.as_ref().is_none_or(|best| best.byte_rate() < figures.byte_rate()) {
+                best = Some(figures);
+            }
+        }
+        best.ok_or_else(|| io::ErrorKind::Other.into())
     }
 
     /// Reads of `len` bytes, `depth` at a time, `bytes` in all.
     pub(crate) fn reads(&mut self, len: usize, depth: usize, bytes: u64) -> io::Result<Figures> {
-        self.run(Way::Read, len, depth, bytes)
+        self.run(Pattern { way: Way::Read, file: WRITTEN, len, depth, bytes, beside: 0 })
     }
 
-    fn run(&mut self, way: Way, len: usize, depth: usize, bytes: u64) -> io::Result<Figures> {
-        assert!(len <= LEN_MAX && depth <= DEPTH_MAX, "{depth} operations of {len} bytes");
+    fn run(&mut self, pattern: Pattern) -> io::Result<Figures> {
+        let Pattern { len, depth, bytes, beside, .. } = pattern;
+        assert!(len <= LEN_MAX && depth < BESIDE, "{depth} operations of {len} bytes");
+        // Bytes that are written beside, unless a write of them is under way.
+        let (mut zeroed, mut behind) = (Some(0_u64), 0_u64);
         let mut figures = Figures::start();
         let mut started = [Lap::default(); DEPTH_MAX];
         let (mut at, mut issued, mut done) = (0_u64, 0_u64, 0_u64);
@@ -134,6 +191,7 @@ impl Device {
         let mut free: Vec<usize> = (0..depth).collect();
         while done < count {
             while issued < count
+                && (beside == 0 || issued * step < behind + AHEAD)
                 && let Some(slot) = free.pop()
             {
                 if at + step > self.len {
@@ -142,18 +200,30 @@ impl Device {
                 if let Some(started) = started.get_mut(slot) {
                     *started = figures.lap();
                 }
-                self.push(way, slot, len, at)?;
+                self.push(pattern, slot, at)?;
                 at += step;
                 issued += 1;
+            }
+            if beside > 0
+                && let Some(from) = zeroed.filter(|&zeroed| zeroed < done * step)
+            {
+                self.push(Pattern { file: NEW, len: beside, ..pattern }, BESIDE, from)?;
+                zeroed = None;
             }
             self.ring.submit_and_wait(1)?;
             while let Some(entry) = self.ring.completion().next() {
                 self.pending -= 1;
                 let slot = usize::try_from(entry.user_data()).unwrap_or(0);
+                let wanted = if slot == BESIDE { beside } else { len };
                 match usize::try_from(entry.result()) {
-                    Ok(moved) if moved == len => {}
+                    Ok(moved) if moved == wanted => {}
                     Ok(moved) => return Err(io::Error::other(format!("{moved} of {len} bytes"))),
                     Err(_) => return Err(io::Error::from_raw_os_error(-entry.result())),
+                }
+                if slot == BESIDE {
+                    behind += beside as u64;
+                    zeroed = Some(behind);
+                    continue;
                 }
                 figures.took(started.get(slot).copied().unwrap_or_default(), 1);
                 free.push(slot);
@@ -161,16 +231,21 @@ impl Device {
             }
         }
         figures.end(done, done * step);
+        if zeroed.is_none() {
+            self.ring.submit_and_wait(1)?;
+            self.pending -= self.ring.completion().count();
+        }
         Ok(figures)
     }
 
-    fn push(&mut self, way: Way, slot: usize, len: usize, at: u64) -> io::Result<()> {
+    fn push(&mut self, pattern: Pattern, slot: usize, at: u64) -> io::Result<()> {
+        let Pattern { way, file, len, .. } = pattern;
         let start = self.start() + slot * LEN_MAX;
         let memory = self.memory.get_mut(start..start + len).ok_or(io::ErrorKind::InvalidInput)?;
         let (base, len) = (memory.as_mut_ptr(), u32::try_from(len).unwrap_or(0));
         let entry: squeue::Entry = match way {
-            Way::Write => opcode::WriteFixed::new(Fixed(0), base, len, 0).offset(at).build(),
-            Way::Read => opcode::ReadFixed::new(Fixed(0), base, len, 0).offset(at).build(),
+            Way::Write => opcode::WriteFixed::new(Fixed(file), base, len, 0).offset(at).build(),
+            Way::Read => opcode::ReadFixed::new(Fixed(file), base, len, 0).offset(at).build(),
         };
         let entry = entry.user_data(slot as u64);
         // SAFETY: the memory of a slot belongs to one operation at a time: a slot is free again only
@@ -192,6 +267,7 @@ impl Drop for Device {
             self.pending -= self.ring.completion().count().min(self.pending);
         }
         let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(&self.new_path);
     }
 }
 
@@ -209,6 +285,7 @@ mod tests {
             assert_eq!((figures.bytes, figures.count), (bytes, 50));
             assert_eq!(device.reads(len, depth, bytes).unwrap().bytes, bytes);
             assert!(figures.quantile_us(0.5) > 0.0);
+            assert_eq!(device.writes_to_new_space(len, depth, bytes).unwrap().bytes, bytes);
         }
         drop(device);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -26,8 +26,16 @@ pub(crate) fn now() -> EpochMillis {
 pub(crate) struct Own {
     pub(crate) ring: RingShard,
     ticked: EpochMillis,
+    /// The most processor time that a turn has taken so far, if that is watched.
+    longest_turn: Option<Duration>,
     /// Held so that nobody else opens the store.
     _guard: ringmq_engine::StoreGuard,
+}
+
+/// Processor time of this thread: what waits, or is waited for by others, does not count.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// How a run appends.
@@ -51,7 +59,7 @@ impl Own {
     pub(crate) fn open(dir: &Path, options: &StoreOptions) -> Result<Self, Failure> {
         let store = Store::open(dir, options, 1, now())?.into_shards();
         let ring = store.shards.into_iter().next().ok_or("the store has no shard")?;
-        Ok(Self { ring, ticked: now(), _guard: store.guard })
+        Ok(Self { ring, ticked: now(), longest_turn: None, _guard: store.guard })
     }
 
     /// Ends as a killed process does: nothing is written any more.
@@ -69,8 +77,26 @@ impl Own {
         Ok(())
     }
 
+    /// From now on watches how much processor time a turn takes: for so long nothing is appended.
+    pub(crate) fn watch_turns(&mut self) {
+        self.longest_turn = Some(Duration::ZERO);
+    }
+
+    /// The most that a turn has taken since then.
+    pub(crate) fn longest_turn(&self) -> Duration {
+        self.longest_turn.unwrap_or_default()
+    }
+
     /// Waits for the next completion, and does what depends on time.
     fn turn(&mut self) -> Result<(), Failure> {
+        let Some(longest) = self.longest_turn else { return self.take_turn() };
+        let before = thread_time();
+        self.take_turn()?;
+        self.longest_turn = Some(longest.max(thread_time().saturating_sub(before)));
+        Ok(())
+    }
+
+    fn take_turn(&mut self) -> Result<(), Failure> {
         let time = now();
         self.ring.turn_blocking(time, WAIT)?;
         if time.since(self.ticked) >= TICK_MS {

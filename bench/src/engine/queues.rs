@@ -13,6 +13,8 @@ const RECORD_LEN: usize = 1024;
 const COUNTS: [usize; 4] = [1, 1000, 100_000, 1_000_000];
 /// Resident memory that a million queues may take.
 const MEMORY_MIB: f64 = 2048.0;
+/// Longest pause for a checkpoint, in milliseconds. A turn also commits what was written meanwhile.
+const PAUSE_MS: f64 = 5.0;
 
 pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<(), Failure> {
     let mut one = Vec::new();
@@ -35,6 +37,15 @@ pub(super) fn run(bench: &Bench, table: &mut Table) -> Result<(), Failure> {
             values: rates.iter().map(|rate| rate / base).collect(),
             bar,
             details: runs.iter().map(|run| run.details.clone()).collect(),
+        })?;
+        let checkpoints = runs.iter().map(|run| run.checkpoints).min().unwrap_or(0);
+        table.add(Row {
+            what: format!("{what}: longest turn"),
+            got: format!("with {checkpoints} checkpoints at least"),
+            measure: "ms of processor time",
+            values: runs.iter().map(|run| run.longest_turn_ms).collect(),
+            bar: if checkpoints > 0 { Bar::AtMost(PAUSE_MS) } else { Bar::None },
+            details: Vec::new(),
         })?;
         let is_million = count == 1_000_000;
         table.add(Row {
@@ -61,6 +72,8 @@ struct Run {
     rate: f64,
     opened: f64,
     memory_mib: f64,
+    longest_turn_ms: f64,
+    checkpoints: u64,
     restarted: f64,
     details: serde_json::Value,
 }
@@ -79,8 +92,11 @@ fn once(bench: &Bench, count: usize) -> Result<Run, Failure> {
     own.prepare()?;
     // Each queue gets a record at least.
     let bytes = bench.bytes.max((count * RECORD_LEN) as u64);
-    let appends =
-        own.append(&numbers, Load { record_len: RECORD_LEN, in_flight: 4096, bytes }, |_| Ok(()))?;
+    own.watch_turns();
+    let load = Load { record_len: RECORD_LEN, in_flight: 4096, bytes };
+    let appends = own.append(&numbers, load, |_| Ok(()))?;
+    let longest_turn_ms = own.longest_turn().as_secs_f64() * 1e3;
+    let checkpoints = own.ring.shard().stats().checkpoints;
     let memory_mib = memory_mib()?;
     own.kill();
     let clock = Figures::start();
@@ -97,5 +113,13 @@ fn once(bench: &Bench, count: usize) -> Result<Run, Failure> {
     own.kill();
     bench.remove(&dir)?;
     let details = json!({ "append": appends.figures.json(), "opened_s": opened });
-    Ok(Run { rate: appends.figures.rate(), opened, memory_mib, restarted, details })
+    Ok(Run {
+        rate: appends.figures.rate(),
+        opened,
+        memory_mib,
+        longest_turn_ms,
+        checkpoints,
+        restarted,
+        details,
+    })
 }

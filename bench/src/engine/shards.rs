@@ -16,7 +16,7 @@ use super::table::{Bar, Row, Table};
 use crate::measure::median;
 
 const RECORD_LEN: usize = 1024;
-const RECORDS: u64 = 3_000_000;
+const RECORDS: u64 = 10_000_000;
 /// Appends between two looks at the operations.
 const BATCH: u64 = 64;
 
