@@ -26,6 +26,8 @@ const ZERO_PART: usize = 256 << 10;
 /// Zeroing keeps to its pace while groups are written, and pauses while they or readers wait for the
 /// device, unless less than this is prepared.
 const AHEAD_MIN: u64 = 64 << 20;
+/// Below this zeros do not keep up in small writes, each of which waits for the file system to note it.
+const AHEAD_LESS: u64 = AHEAD_MIN / 4 * 3;
 /// What is prepared is nearly used up below this.
 const AHEAD_LEAST: u64 = AHEAD_MIN / 8;
 /// The pace: how many bytes are zeroed for each that is logged.
@@ -86,7 +88,11 @@ impl Pace {
     /// appends, zeros do not follow each other, however seldom these are: one of them would wait.
     fn next_len(&self, ahead: u64, beside_appends: bool) -> Option<usize> {
         let is_due = !beside_appends || ahead < AHEAD_MIN || self.credit >= wide(self.len);
-        let len = if ahead < AHEAD_LEAST { ZERO_LEN } else { self.len };
+        let len = match ahead {
+            ..AHEAD_LEAST => ZERO_LEN,
+            ..AHEAD_LESS => self.len.max(ZERO_LEN / 2),
+            _ => self.len,
+        };
         is_due.then_some(len)
     }
 
