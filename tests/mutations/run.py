@@ -229,6 +229,11 @@ def main():
     arguments = parser.parse_args()
     scratch, target = arguments.scratch, arguments.scratch / "target"
     prepare(scratch)
+    # What fails without a mutation would notice each of them.
+    if (built := build(scratch / "runner", target)).returncode:
+        sys.exit("not built without a mutation: " + built.stderr.strip()[-300:])
+    if verdict := simulate(target, arguments.seeds) or test(scratch / "tree", target):
+        sys.exit(f"fails without a mutation: {verdict}")
     missed = 0
     for name, file, before, after in MUTATIONS:
         if arguments.names and name not in arguments.names:

@@ -90,7 +90,7 @@ impl Pace {
         let is_due = !beside_appends || ahead < AHEAD_MIN || self.credit >= wide(self.len);
         let len = match ahead {
             ..AHEAD_LEAST => ZERO_LEN,
-            ..AHEAD_LESS => self.len.max(ZERO_LEN / 2),
+            AHEAD_LEAST..AHEAD_LESS => self.len.max(ZERO_LEN / 2),
             _ => self.len,
         };
         is_due.then_some(len)

@@ -650,19 +650,62 @@ fn what_was_logged_at_the_end_of_a_segment_outlives_it_in_more_than_one_group() 
             sim.run(now);
         }
         rest(&mut sim, &mut now);
-        let device = sim.crash();
-        let holds = |group: &Group<'_>| group.records().any(|r| r.entry.kind == Kind::Fact);
-        let has_it = |group: &super::disk::Written| {
-            let file = FileId::Segment(group.place.ordinal);
-            Group::parse(device.bytes_at(file, group.place.byte)).is_some_and(|g| holds(&g))
+        let groups = outlives_any_group(sim).len();
+        assert!(groups > 1, "{back} bytes before the end: {groups} groups have it");
+    }
+}
+
+/// Damages each group that tells of the fact, one at a time; gives the segments of those that are part of
+/// the log.
+fn outlives_any_group(mut sim: SimShard) -> Vec<u64> {
+    let first = sim.shard().first_segment();
+    let device = sim.crash();
+    let holds = |group: &Group<'_>| group.records().any(|r| r.entry.kind == Kind::Fact);
+    let has_it = |group: &super::disk::Written| {
+        let file = FileId::Segment(group.place.ordinal);
+        Group::parse(device.bytes_at(file, group.place.byte)).is_some_and(|g| holds(&g))
+    };
+    let groups: Vec<_> = device.written().into_iter().filter(has_it).collect();
+    for damaged in &groups {
+        let is_it = |group: &Group<'_>| group.header.sequence == damaged.header.sequence;
+        let mut sim = open_damaged(device.clone(), is_it).expect("the group is there");
+        assert_eq!(sim.shard().fact(b"fact"), Some(&b"value"[..]), "{:?}", damaged.place);
+    }
+    groups.iter().map(|group| group.place.ordinal).filter(|&ordinal| first <= ordinal).collect()
+}
+
+#[test]
+fn a_fact_is_as_safe_as_before_once_the_segment_of_its_original_has_gone() {
+    let kept = ShardLimits { age_ms: 1000, checkpoint_ms: 500, ..limits() };
+    for back in (2..=24).map(|blocks| blocks * 512) {
+        let opened = disk().open(kept, CommitBy::Durable, NOW);
+        let mut sim = opened.map_err(|(_, failure)| failure).expect("an empty device");
+        sim.shard().tick(NOW);
+        sim.run(NOW);
+        let queue = queue(&mut sim);
+        let append = |sim: &mut SimShard, len: usize| {
+            sim.shard().append(queue, &[&[1; 5000][..len]], NOW).expect("there is room");
+            flush(sim);
         };
-        let groups: Vec<_> = device.written().into_iter().filter(has_it).collect();
-        assert!(groups.len() > 1, "{back} bytes before the end: {} groups have it", groups.len());
-        for damaged in groups {
-            let is_it = |group: &Group<'_>| group.header.sequence == damaged.header.sequence;
-            let mut sim = open_damaged(device.clone(), is_it).expect("the group is there");
-            assert_eq!(sim.shard().fact(b"fact"), Some(&b"value"[..]), "{back} bytes before");
+        while sim.shard().committed_end().get() < (64 << 10) - back {
+            append(&mut sim, 10);
         }
+        sim.shard().put_fact(b"fact", Some(b"value"), NOW).expect("there is room");
+        flush(&mut sim);
+        // Each makes a group so long that the fact is repeated in two of them.
+        for _ in 0..4 {
+            append(&mut sim, 5000);
+        }
+        let mut now = NOW;
+        while sim.shard().stats().segments_recycled == 0 {
+            now = EpochMillis::new(now.get() + 100);
+            sim.shard().tick(now);
+            sim.run(now);
+        }
+        // The file of segment 0 is there until it is used again.
+        let groups = outlives_any_group(sim);
+        let is_enough = groups.len() > 1 && groups.iter().all(|&ordinal| ordinal == 1);
+        assert!(is_enough, "{back} bytes before the end: told in segments {groups:?}");
     }
 }
 
