@@ -13,7 +13,7 @@ use ringmq_protocol::codes::response::SUCCESS;
 use ringmq_tests::{
     client::Client,
     folder::Folder,
-    messages::{Stored, create_topic, post_send, pull_topic},
+    messages::{Stored, create_topic, post_send, pull_topic, send},
     server::{Ringmq, Settings},
     wait::{PATIENCE, timed},
 };
@@ -132,4 +132,48 @@ fn verify(
         assert_eq!(stored.get(&key), Some(&before), "{key} was seen before");
     }
     stored
+}
+
+/// As long as a broker takes them.
+const LONG: usize = 4 << 20;
+const LONG_PRODUCERS: usize = 8;
+
+#[test]
+fn the_longest_messages_sent_all_at_once_survive_sigkill() {
+    let folder = Folder::new("crash-long");
+    let data = folder.path().join("data");
+    let mut settings = Settings::new(&data);
+    settings.arguments = ["--shards", "2"].map(str::to_owned).into();
+    let server = Ringmq::start(&settings);
+    let address = server.broker();
+    let mut clients: Vec<_> =
+        (0..LONG_PRODUCERS).map(|_| Client::connect(address).unwrap()).collect();
+    assert_eq!(create_topic(&mut clients[0], TOPIC, QUEUES).unwrap().code, SUCCESS);
+    // Bodies differ, so that one in the place of another shows.
+    let body = |n: usize| -> Vec<u8> {
+        let n = u8::try_from(n).unwrap();
+        (0..LONG).map(|at| u8::try_from(at % 251).unwrap() ^ n).collect()
+    };
+    let producers: Vec<_> = (0..LONG_PRODUCERS)
+        .zip(clients)
+        .map(|(n, mut client)| {
+            thread::spawn(move || {
+                let queue = i32::try_from(n).unwrap() % QUEUES;
+                send(&mut client, TOPIC, queue, &format!("long-{n}"), &body(n)).unwrap()
+            })
+        })
+        .collect();
+    let places: Vec<_> = producers.into_iter().map(|producer| producer.join().unwrap()).collect();
+    assert!(places.iter().all(|reply| reply.code == SUCCESS), "{places:?}");
+    server.kill();
+    let server = Ringmq::start(&settings);
+    let mut client = Client::connect(server.broker()).unwrap();
+    let stored = pull_topic(&mut client, TOPIC, QUEUES).unwrap();
+    for (n, reply) in places.iter().enumerate() {
+        let (queue, message) = stored.get(&format!("long-{n}")).expect("it was acknowledged");
+        assert_eq!(usize::try_from(*queue).unwrap(), n % usize::try_from(QUEUES).unwrap());
+        assert_eq!(message.queue_offset, reply.number("queueOffset"));
+        assert!(message.body == body(n), "the body of message {n}");
+    }
+    assert!(server.stop());
 }
