@@ -136,7 +136,7 @@ fn verify(
 
 /// As long as a broker takes them.
 const LONG: usize = 4 << 20;
-const LONG_PRODUCERS: usize = 8;
+const LONG_PRODUCERS: usize = 20;
 
 #[test]
 fn the_longest_messages_sent_all_at_once_survive_sigkill() {
