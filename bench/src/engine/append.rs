@@ -230,8 +230,9 @@ fn best_bare(
     match case.in_flight {
         1 => Ok(writes(same, 1, SINGLE * same as u64)?),
         256 => {
-            // The same bytes in flight in writes of the same length.
-            let depth = (case.in_flight * case.record_len).div_ceil(same).clamp(1, DEPTH);
+            // The same bytes in flight in writes of the same length, as nearly as whole writes allow.
+            let in_flight = case.in_flight * case.record_len;
+            let depth = ((in_flight + same / 2) / same).clamp(1, DEPTH);
             Ok(writes(same, depth, bytes / 2)?)
         }
         _ => {
