@@ -5,15 +5,13 @@
 //! thread looks for work for a while, as long as that tends to bring some: after looks that did not,
 //! more and more are left out. It gives its processor to whoever else wants it between two looks.
 
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::{io, time::Duration};
 
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::Thread;
+use crate::clock::instant;
 
 /// How long a thread looks for work.
 const AWAKE_MAX: Duration = Duration::from_micros(50);
@@ -73,7 +71,7 @@ impl Awake {
         if thread.turn.is_set() || !self.worth.may_look() {
             return Ok(());
         }
-        let since = now();
+        let since = instant();
         while since.elapsed() < AWAKE_MAX {
             if thread.links.has_input() {
                 thread.turn.set();
@@ -99,11 +97,6 @@ impl Awake {
         self.doze.readable().await?.clear_ready();
         Ok(())
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "microseconds of one look, not a time of events")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 #[cfg(test)]
