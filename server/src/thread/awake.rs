@@ -68,7 +68,10 @@ impl Awake {
 
     /// Looks for work as long as that is worth it.
     pub(super) async fn look_for_work(&mut self, thread: &Thread) -> io::Result<()> {
-        if thread.turn.is_set() || !self.worth.may_look() {
+        // What the device has on its way comes later than a look lasts, and requests that gather
+        // meanwhile share the next group.
+        let waits_for_device = thread.shards.iter().any(|shard| !shard.acks.borrow().is_empty());
+        if thread.turn.is_set() || waits_for_device || !self.worth.may_look() {
             return Ok(());
         }
         let since = instant();
