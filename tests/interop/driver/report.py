@@ -26,7 +26,7 @@ class Report:
 
     def fail(self, name, error):
         """Counts a failure; the trace goes to standard error, for whoever looks for the cause."""
-        self.failures.append(name)
+        self.failures.append((name, error))
         self._print("FAIL", name, error)
         traceback.print_exception(error, file=sys.stderr)
 
@@ -36,8 +36,8 @@ class Report:
         print(f"{elapsed:6.1f} s  {verdict}  {name}{suffix}", flush=True)
 
     def finish(self):
-        """Prints the closing line and returns the exit code."""
-        for name in self.failures:
-            print(f"failed: {name}")
+        """Prints what failed and why, then the closing line, and returns the exit code."""
+        for name, error in self.failures:
+            print(f"failed: {name}  [{error}]")
         print(f"{self.passed} passed, {len(self.failures)} failed", flush=True)
         return 1 if self.failures or self.passed == 0 else 0

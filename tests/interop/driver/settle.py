@@ -1,8 +1,10 @@
 """Waiting until consumer groups have divided their queues.
 
 Clients rebalance when they please, and while a queue moves from one member to another a message may
-rightly come twice. So the driver sends one probe to each queue, round after round, until a round
-shows every queue with exactly one owner and fair shares; only then the measured messages are sent.
+rightly come twice. So the driver sends one probe to each queue, round after round, until two rounds
+that follow each other show every queue with exactly one owner and fair shares; only then the measured
+messages are sent. One round could not tell: it ends when each probe has arrived somewhere, and a
+second owner of a queue, if it is slow, shows its probes only after that.
 """
 
 import time
@@ -51,12 +53,16 @@ def settle(cluster, topic, groups):
     with Connection(cluster.namesrv.address) as namesrv:
         route = namesrv.route(topic)
     round_number = 0
+    before = None  # The probes of the round before, if that one was fair.
     while time.monotonic() - started < SETTLE_SECONDS:
         round_number += 1
         keys = _send_probes(route, topic, f"probe-{time.monotonic_ns()}")
         arrived = holds_within(lambda: all(group.has(keys) for group in groups), ROUND_SECONDS)
-        if arrived and all(group.is_fair(keys) for group in groups):
+        fair = arrived and all(group.is_fair(keys) for group in groups)
+        # A member that shows its share of this round has shown all that it got in the last one.
+        if fair and before and all(group.is_fair(before) for group in groups):
             return time.monotonic() - started
+        before = keys if fair else None
         ended = [run.name for group in groups for run in group.members if run.ended]
         if ended:
             raise RuntimeError(f"ended while it should consume: {ended}")
