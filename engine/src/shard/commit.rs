@@ -136,6 +136,7 @@ impl Shard {
             let id = self.op(Purpose::Groups { first: sequence, count: groups });
             self.writing += 1;
             self.unwritten.remove(groups, data.len());
+            self.segments.write_issued(data.len());
             let file = FileId::Segment(place.ordinal);
             self.ops.push_back(Op::Write { id, file, at: place.byte, data });
         }
@@ -146,8 +147,13 @@ impl Shard {
     pub(crate) fn delays_writes(&self) -> bool {
         self.acknowledge == Acknowledge::Buffered
             && self.unwritten.count > 0
-            && self.unwritten.bytes < WORTH_A_WRITE.min(self.limits.tail_bytes / 8)
+            && self.unwritten.bytes < self.worth_a_write()
             && !self.unwritten.is_urgent
+    }
+
+    /// How many bytes of groups that need not wait for their write are worth one.
+    fn worth_a_write(&self) -> usize {
+        WORTH_A_WRITE.min(self.limits.tail_bytes / 8)
     }
 
     /// Whether closed groups wait only because the device is busy.
@@ -169,9 +175,9 @@ impl Shard {
         if self.acknowledge == Acknowledge::Durable {
             return Some(run);
         }
-        let mut end = first.end();
+        let (mut end, len_max) = (first.end(), self.worth_a_write().max(self.limits.group_bytes));
         for group in closed {
-            let fits = run.data.len() + group.data.len() <= self.limits.group_bytes;
+            let fits = run.data.len() + group.data.len() <= len_max;
             if !fits || group.place != end || !run.data.join(&group.data) {
                 break;
             }

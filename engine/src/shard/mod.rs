@@ -603,7 +603,7 @@ impl Shard {
         self.force_staged(now);
         self.note_if_idle(now);
         self.segments.tick(now);
-        self.forget_group_len_if_idle();
+        self.forget_write_len_if_idle();
         self.prepare_more();
         self.input_drained(now);
         self.signal_room();

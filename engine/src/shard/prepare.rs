@@ -1,7 +1,7 @@
 //! Segments are there ahead of the writer, so that a flush is one device write into blocks that exist
 //! already: recycled ones as they are, new ones zeroed.
 //!
-//! Zeroing doubles what the device has to write. While groups are so large that the device's bytes are
+//! Zeroing doubles what the device has to write. While writes are so large that the device's bytes are
 //! the limit, nothing is zeroed, and the writer goes on in space that is only reserved: the file system
 //! then notes with each write that the blocks hold something, which costs a large write less than its
 //! zeros would. Such space reads as zeros until then, so recovery sees no difference. Groups end on a
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::append::OpenGroup;
-use super::{Acknowledge, Purpose, Shard};
+use super::{Purpose, Shard};
 use crate::error::AppendError;
 use crate::layout::Place;
 use crate::mem::{ChunkTail, RecordSlice};
@@ -34,9 +34,9 @@ const AHEAD_LEAST: u64 = AHEAD_MIN / 8;
 const PACE: u64 = 2;
 /// The unit in which the file system notes that reserved space holds something.
 const PAGE: u64 = 4096;
-/// The part of a full group that groups have on average when they are large.
+/// The part of a full group that writes have on average when they are large.
 const LARGE_PART: usize = 6;
-/// How many groups the average is taken over.
+/// How many writes the average is taken over.
 const LENS: usize = 8;
 /// What is left of the device for checkpoints and small files: a store must open on a full one.
 const FREE_BYTES_MIN: u64 = 128 << 20;
@@ -107,8 +107,8 @@ pub(super) struct Segments {
     /// Bytes of each segment that are zeroed, or were written in an earlier life, by ordinal.
     prepared: BTreeMap<u64, u64>,
     len: u64,
-    /// Average of the last groups.
-    group_len: usize,
+    /// Average of the last writes of groups.
+    write_len: usize,
     /// What messages leave to facts.
     reserve: u64,
     /// What is wanted beyond the reserve.
@@ -127,7 +127,7 @@ impl Segments {
         Self {
             prepared: existing.iter().copied().collect(),
             len,
-            group_len: 0,
+            write_len: 0,
             reserve,
             need: len / 4,
             free: 0,
@@ -142,7 +142,7 @@ impl Segments {
         self.prepared.contains_key(&ordinal)
     }
 
-    /// Bytes that may be written from `place` on. `large` says that groups are.
+    /// Bytes that may be written from `place` on. `large` says that writes are.
     fn writable(&self, place: Place, large: bool) -> usize {
         let Some(&prepared) = self.prepared.get(&place.ordinal) else { return 0 };
         // What was written last has the whole of its last page.
@@ -173,8 +173,11 @@ impl Segments {
     }
 
     pub(super) fn group_closed(&mut self, len: usize) {
-        self.group_len = (self.group_len * (LENS - 1) + len) / LENS;
         self.pace.group_closed(len);
+    }
+
+    pub(super) fn write_issued(&mut self, len: usize) {
+        self.write_len = (self.write_len * (LENS - 1) + len) / LENS;
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -261,21 +264,20 @@ impl Shard {
             && (segments.missing(*head).is_some() || segments.unzeroed(*head).is_some())
     }
 
-    /// Whether groups are large enough to do without zeros. In a buffered store they never are.
-    fn has_large_groups(&self) -> bool {
-        self.acknowledge == Acknowledge::Durable
-            && self.segments.group_len >= self.limits.group_bytes / LARGE_PART
+    /// Whether writes are large enough to do without zeros.
+    fn has_large_writes(&self) -> bool {
+        self.segments.write_len >= self.limits.group_bytes / LARGE_PART
     }
 
     /// Bytes of log that a group at `place` may use.
     pub(super) fn writable(&self, place: Place) -> usize {
-        self.segments.writable(place, self.has_large_groups())
+        self.segments.writable(place, self.has_large_writes())
     }
 
-    /// What has been the length of groups says nothing about what comes after a pause.
-    pub(super) fn forget_group_len_if_idle(&mut self) {
+    /// What has been the length of writes says nothing about what comes after a pause.
+    pub(super) fn forget_write_len_if_idle(&mut self) {
         if self.open.is_none() && self.pending.is_empty() {
-            self.segments.group_len = 0;
+            self.segments.write_len = 0;
         }
     }
 
@@ -287,7 +289,7 @@ impl Shard {
         let used = self.open.as_ref().map_or(self.head, OpenGroup::end_of_room);
         let missing = self.segments.missing(self.head);
         let to_zero = self.segments.unzeroed(used).filter(|&(ordinal, _)| {
-            !self.has_large_groups() && missing.is_none_or(|missing| ordinal < missing)
+            !self.has_large_writes() && missing.is_none_or(|missing| ordinal < missing)
         });
         let Some((ordinal, from)) = to_zero else {
             if let Some(missing) = missing {
