@@ -8,7 +8,7 @@
 use std::{
     sync::{
         OnceLock,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::available_parallelism,
     time::{Duration, Instant},
@@ -19,18 +19,33 @@ use crate::clock::precise_now;
 /// How long an answer is looked for. It bounds the processor time that a send may cost for nothing.
 const SPIN_MAX: Duration = Duration::from_micros(300);
 
-/// Most attempts that are left out after answers that came too late.
-const SKIPPED_MAX: u32 = 4096;
+/// How long nobody looks after a second answer that came too late; twice as long after each further
+/// one.
+const REST_MIN: Duration = Duration::from_millis(1);
+/// The longest rest. What is spent on a broker that is slow all the time is a thousandth.
+const REST_MAX: Duration = Duration::from_millis(256);
 
 /// Whether answers of one connection are worth it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Spin {
     /// Somebody is looking.
     is_taken: AtomicBool,
-    /// Attempts that are left out before the next one.
-    left_out: AtomicU32,
-    /// How many are left out after the next one that fails.
-    penalty: AtomicU32,
+    born: Instant,
+    /// Nobody looks until then. Unit: microseconds since `born`.
+    until_us: AtomicU64,
+    /// The rest after the next look that fails. Unit: microseconds.
+    rest_us: AtomicU64,
+}
+
+impl Default for Spin {
+    fn default() -> Self {
+        Self {
+            is_taken: AtomicBool::default(),
+            born: precise_now(),
+            until_us: AtomicU64::default(),
+            rest_us: AtomicU64::default(),
+        }
+    }
 }
 
 /// The right to look for answers, and the duty to say what became of it.
@@ -45,11 +60,17 @@ impl Spin {
         if !has_other_processor() || self.is_taken.swap(true, Ordering::Relaxed) {
             return None;
         }
-        // Only who looks changes these.
-        let left_out = self.left_out.load(Ordering::Relaxed);
-        self.left_out.store(left_out.saturating_sub(1), Ordering::Relaxed);
-        let look = Look { spin: self, since: precise_now() };
-        (left_out == 0).then_some(look)
+        self.look(precise_now())
+    }
+
+    /// Looks from now on, or gives the right back.
+    fn look(&self, now: Instant) -> Option<Look<'_>> {
+        let look = Look { spin: self, since: now };
+        (self.until_us.load(Ordering::Relaxed) <= self.age_us(now)).then_some(look)
+    }
+
+    fn age_us(&self, now: Instant) -> u64 {
+        u64::try_from(now.duration_since(self.born).as_micros()).unwrap_or(u64::MAX)
     }
 }
 
@@ -61,14 +82,22 @@ impl Look<'_> {
 
     /// The answer came.
     pub(super) fn succeeded(self) {
-        self.spin.penalty.store(0, Ordering::Relaxed);
+        self.spin.rest_us.store(0, Ordering::Relaxed);
     }
 
     /// The answer did not come in time.
     pub(super) fn failed(self) {
-        let penalty = self.spin.penalty.load(Ordering::Relaxed);
-        self.spin.left_out.store(penalty, Ordering::Relaxed);
-        self.spin.penalty.store((2 * penalty + 1).min(SKIPPED_MAX), Ordering::Relaxed);
+        self.failed_at(precise_now());
+    }
+
+    fn failed_at(self, now: Instant) {
+        // Only who looks changes these.
+        let spin = self.spin;
+        let rest = Duration::from_micros(spin.rest_us.load(Ordering::Relaxed));
+        spin.until_us.store(spin.age_us(now + rest), Ordering::Relaxed);
+        let longer = (2 * rest).clamp(REST_MIN, REST_MAX);
+        spin.rest_us
+            .store(u64::try_from(longer.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 }
 
@@ -103,27 +132,21 @@ mod tests {
     }
 
     #[test]
-    fn late_answers_are_looked_for_less_and_less_often_until_one_comes_in_time() {
+    fn after_late_answers_nobody_looks_for_longer_and_longer_until_one_comes_in_time() {
         let spin = Spin::default();
-        if !has_other_processor() {
-            return;
-        }
-        let attempts_between = || {
-            let mut count = 0;
-            loop {
-                match spin.start() {
-                    Some(look) => {
-                        look.failed();
-                        return count;
-                    }
-                    None => count += 1,
-                }
+        let mut now = spin.born;
+        let mut rest_after_failure = || {
+            spin.look(now).unwrap().failed_at(now);
+            let mut rest = Duration::ZERO;
+            while spin.look(now + rest).is_none() {
+                rest += REST_MIN;
             }
+            now += rest;
+            rest.as_millis()
         };
-        let counts: Vec<_> = (0..14).map(|_| attempts_between()).collect();
-        assert_eq!(counts[..5], [0, 0, 1, 3, 7]);
-        assert_eq!(counts[13], 4095);
-        while spin.start().map(Look::succeeded).is_none() {}
-        assert!(spin.start().is_some());
+        let rests: Vec<_> = (0..12).map(|_| rest_after_failure()).collect();
+        assert_eq!(rests, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 256, 256]);
+        spin.look(now).unwrap().succeeded();
+        assert!(spin.look(now).is_some());
     }
 }

@@ -3,9 +3,12 @@
 //! A producer that waits for each answer sends its next message within microseconds, and a processor
 //! that fell asleep takes several times that to come back, on a virtual machine above all. So the
 //! thread looks for work for a while, as long as that tends to bring some: after looks that did not,
-//! more and more are left out. It gives its processor to whoever else wants it between two looks.
+//! it does without for longer and longer. It gives its processor to whoever else wants it between two looks.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::io::{Interest, unix::AsyncFd};
@@ -16,31 +19,32 @@ use crate::clock::instant;
 /// How long a thread looks for work.
 const AWAKE_MAX: Duration = Duration::from_micros(50);
 
-/// Most looks that are left out after some that brought nothing.
-const LEFT_OUT_MAX: u32 = 4096;
+/// How long a thread does without after a second look that brought nothing; twice as long after each
+/// further one.
+const REST_MIN: Duration = Duration::from_micros(500);
+/// The longest rest. What is spent on looks that all bring nothing is a thousandth.
+const REST_MAX: Duration = Duration::from_millis(64);
 
 /// Whether it is worth to stay awake.
 #[derive(Debug, Default)]
 struct Worth {
-    /// Looks to be left out before the next one.
-    left_out: u32,
-    /// How many are left out after the next one that brings nothing.
-    penalty: u32,
+    /// No look before that.
+    until: Option<Instant>,
+    /// How long none follows the next one that brings nothing.
+    rest: Duration,
 }
 
 impl Worth {
-    fn may_look(&mut self) -> bool {
-        let may = self.left_out == 0;
-        self.left_out = self.left_out.saturating_sub(1);
-        may
+    fn may_look(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| until <= now)
     }
 
-    fn looked(&mut self, with_success: bool) {
+    fn looked(&mut self, with_success: bool, now: Instant) {
         if with_success {
             *self = Self::default();
         } else {
-            self.left_out = self.penalty;
-            self.penalty = (2 * self.penalty + 1).min(LEFT_OUT_MAX);
+            self.until = Some(now + self.rest);
+            self.rest = (2 * self.rest).clamp(REST_MIN, REST_MAX);
         }
     }
 }
@@ -71,22 +75,25 @@ impl Awake {
         // What the device has on its way comes later than a look lasts, and requests that gather
         // meanwhile share the next group.
         let waits_for_device = thread.shards.iter().any(|shard| !shard.acks.borrow().is_empty());
-        if thread.turn.is_set() || waits_for_device || !self.worth.may_look() {
+        if thread.turn.is_set() || waits_for_device {
             return Ok(());
         }
         let since = instant();
+        if !self.worth.may_look(since) {
+            return Ok(());
+        }
         while since.elapsed() < AWAKE_MAX {
             if thread.links.has_input() {
                 thread.turn.set();
             }
             if thread.turn.is_set() {
-                self.worth.looked(true);
+                self.worth.looked(true, since);
                 return Ok(());
             }
             std::thread::yield_now();
             self.through_the_runtime().await?;
         }
-        self.worth.looked(false);
+        self.worth.looked(false, instant());
         Ok(())
     }
 
@@ -108,20 +115,21 @@ mod tests {
 
     #[test]
     fn looks_that_bring_nothing_become_rare_until_one_brings_something() {
-        let mut worth = Worth::default();
-        let mut left_out_after = |with_success| {
-            worth.looked(with_success);
-            let mut count = 0;
-            while !worth.may_look() {
-                count += 1;
+        let (mut worth, mut now) = (Worth::default(), instant());
+        let mut rest_after = |with_success| {
+            worth.looked(with_success, now);
+            let mut rest = Duration::ZERO;
+            while !worth.may_look(now + rest) {
+                rest += REST_MIN;
             }
-            count
+            now += rest;
+            rest.as_micros()
         };
-        let counts: Vec<_> = (0..14).map(|_| left_out_after(false)).collect();
-        assert_eq!(counts[..5], [0, 1, 3, 7, 15]);
-        assert_eq!(counts[13], LEFT_OUT_MAX);
-        assert_eq!(left_out_after(true), 0);
-        assert_eq!(left_out_after(false), 0);
-        assert_eq!(left_out_after(false), 1);
+        let rests: Vec<_> = (0..10).map(|_| rest_after(false)).collect();
+        assert_eq!(rests[..6], [0, 500, 1000, 2000, 4000, 8000]);
+        assert_eq!(rests[9], 64_000);
+        assert_eq!(rest_after(true), 0);
+        assert_eq!(rest_after(false), 0);
+        assert_eq!(rest_after(false), 500);
     }
 }
