@@ -4,12 +4,14 @@
 //! group. For a shard of another thread it is encoded first, with its stamp left open: the other
 //! thread copies it and fills in the three numbers that only it knows.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::{
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    ops::Range,
+};
 
 use ringmq_engine::{EpochMillis, KeyHash, KeyScope, LogOffset, QueueOffset, Record, Stamp};
 use ringmq_protocol::{
-    batch,
-    properties::{self, name},
+    batch, properties,
     record::{MessageParts, PropertiesParts},
     tags,
 };
@@ -50,12 +52,9 @@ impl<'a> Said<'a> {
     }
 
     /// What a message of a batch has of its own, and from the batch where it has nothing.
-    fn or(self, suffix: &'a [u8]) -> Self {
-        let or = |own: &'a [u8], name| match own {
-            [] => properties::get(suffix, name).unwrap_or_default(),
-            own => own,
-        };
-        let (unique, words) = (or(self.unique, name::UNIQ_KEY), or(self.words, name::KEYS));
+    fn or(self, batch: &Self) -> Self {
+        let or = |own: &'a [u8], other| if own.is_empty() { other } else { own };
+        let (unique, words) = (or(self.unique, batch.unique), or(self.words, batch.words));
         Self { unique, words, ..self }
     }
 
@@ -74,6 +73,42 @@ impl<'a> Said<'a> {
 
     fn hash_keys(&self, scope: KeyScope, each: &mut dyn FnMut(KeyHash)) {
         self.keys().for_each(|key| each(scope.hash(key)));
+    }
+}
+
+/// The properties of a message that was read, for those behind it in its batch: most differ from it in
+/// their unique ids only.
+#[derive(Clone, Debug)]
+pub(crate) struct Alike<'a> {
+    text: &'a [u8],
+    said: Said<'a>,
+    /// Where the unique id lies.
+    unique: Range<usize>,
+}
+
+impl<'a> Alike<'a> {
+    /// `None` for a message without a unique id. `said` was read from `text`.
+    pub(crate) fn new(text: &'a [u8], said: Said<'a>) -> Option<Self> {
+        let start = said.unique.as_ptr().addr().checked_sub(text.as_ptr().addr())?;
+        let unique = start..start + said.unique.len();
+        (text.get(unique.clone()) == Some(said.unique) && !unique.is_empty()).then_some(Self {
+            text,
+            said,
+            unique,
+        })
+    }
+
+    /// What a text says that differs in nothing but the unique id; `None` for any other.
+    pub(crate) fn read(&self, text: &'a [u8]) -> Option<Said<'a>> {
+        let is_separator =
+            |&byte: &u8| matches!(byte, properties::NAME_SEPARATOR | properties::PAIR_SEPARATOR);
+        let Range { start, end } = self.unique;
+        let unique = text.get(start..end)?;
+        let is_alike = text.len() == self.text.len()
+            && text.get(..start) == self.text.get(..start)
+            && text.get(end..) == self.text.get(end..)
+            && !unique.iter().any(is_separator);
+        is_alike.then_some(Said { unique, ..self.said })
     }
 }
 
@@ -114,8 +149,8 @@ pub(crate) struct BatchMessage<'a> {
     pub(crate) common: &'a MessageParts<'a>,
     /// The application's own number, body and properties.
     pub(crate) item: batch::Item<'a>,
-    /// What follows the item's properties.
-    pub(crate) suffix: &'a [u8],
+    /// The properties as they are stored.
+    pub(crate) properties: PropertiesParts<'a>,
     /// Its tag and keys.
     said: Said<'a>,
     /// What its keys count within: the topic.
@@ -125,28 +160,24 @@ pub(crate) struct BatchMessage<'a> {
 }
 
 impl<'a> BatchMessage<'a> {
+    /// `suffix` follows the item's properties. Each comes with what it says.
     pub(crate) fn new(
         common: &'a MessageParts<'a>,
-        item: batch::Item<'a>,
-        suffix: &'a [u8],
+        (item, own): (batch::Item<'a>, Said<'a>),
+        (suffix, of_all): (&'a [u8], &Said<'a>),
         scope: KeyScope,
     ) -> Self {
-        let said = Said::of(item.properties).or(suffix);
-        let mut message = Self { common, item, suffix, said, scope, len: 0 };
+        let properties = PropertiesParts::from(item.properties).with_pair(suffix);
+        let mut message = Self { common, item, properties, said: own.or(of_all), scope, len: 0 };
         message.len = message.parts().encoded_len();
         message
-    }
-
-    /// The properties as they are stored.
-    pub(crate) fn properties(&self) -> PropertiesParts<'a> {
-        PropertiesParts::from(self.item.properties).with_pair(self.suffix)
     }
 
     fn parts(&self) -> MessageParts<'a> {
         MessageParts {
             flag: self.item.flag,
             body: self.item.body,
-            properties: self.properties(),
+            properties: self.properties,
             ..*self.common
         }
     }
@@ -340,8 +371,10 @@ mod tests {
         let alone = message(b"hello", PROPERTIES);
         let common = message(b"", b"").parts;
         let item = batch::Item { flag: 9, body: b"hello", properties: b"TAGS\x01TagA" };
-        let suffix = b"UNIQ_KEY\x01AB01\x02KEYS\x01 one  two ";
-        let of_batch = BatchMessage::new(&common, item, suffix, alone.scope);
+        let suffix = &b"UNIQ_KEY\x01AB01\x02KEYS\x01 one  two "[..];
+        let own = Said::of(item.properties);
+        let of_all = (suffix, &Said::of(suffix));
+        let of_batch = BatchMessage::new(&common, (item, own), of_all, alone.scope);
         assert_eq!((of_batch.len(), of_batch.tag()), (alone.len(), alone.tag()));
         assert_eq!(keys(&of_batch), keys(&alone));
         let stamp = Stamp {
@@ -353,6 +386,35 @@ mod tests {
         alone.write(&stamp, &mut one);
         of_batch.write(&stamp, &mut other);
         assert_eq!(one, other);
+    }
+
+    #[test]
+    fn properties_that_differ_in_the_unique_id_alone_need_not_be_read_again() {
+        let alike = Alike::new(PROPERTIES, Said::of(PROPERTIES)).unwrap();
+        let read = |text: &'static [u8]| {
+            let said = alike.read(text);
+            assert!(said.is_none_or(|said| said == Said::of(text)), "{text:?}");
+            said.is_some()
+        };
+        assert!(read(b"TAGS\x01TagA\x02UNIQ_KEY\x01CD23\x02KEYS\x01 one  two "));
+        assert!(read(PROPERTIES));
+        for other in [
+            &b"TAGS\x01TagB\x02UNIQ_KEY\x01AB01\x02KEYS\x01 one  two "[..],
+            b"TAGS\x01TagA\x02UNIQ_KEY\x01AB01\x02KEYS\x01 one  too ",
+            b"TAGS\x01TagA\x02UNIQ_KEY\x01AB0\x02\x02KEYS\x01 one  two ",
+            b"TAGS\x01TagA\x02UNIQ_KEY\x01A\x02B\x01\x02KEYS\x01 one  two ",
+            b"TAGS\x01TagA\x02UNIQ_KEY\x01AB012\x02KEYS\x01 one  two ",
+            b"",
+        ] {
+            assert!(!read(other), "{other:?}");
+        }
+        let without = &b"TAGS\x01TagA"[..];
+        assert!(Alike::new(without, Said::of(without)).is_none());
+        // The last of several unique ids counts, whatever stands before it.
+        let two = &b"UNIQ_KEY\x01A\x02UNIQ_KEY\x01B"[..];
+        let alike = Alike::new(two, Said::of(two)).unwrap();
+        assert!(alike.read(b"UNIQ_KEY\x01B\x02UNIQ_KEY\x01B").is_none());
+        assert_eq!(alike.read(b"UNIQ_KEY\x01A\x02UNIQ_KEY\x01C").unwrap().unique, b"C");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Conn, Op, QueueName, Reply, Served, Ticket, Wait, answer, keys,
-    record::{BatchMessage, Message, Parcel, Said, host},
+    record::{Alike, BatchMessage, Message, Parcel, Said, host},
     stop::{Stop, failed},
     templates::{KnownSend, Shaped, Stored},
     topics::Topic,
@@ -399,23 +399,38 @@ impl Send<'_> {
         }
         let mut suffixes = Suffixes::new(header, &self.thread.shared.cluster_pair)?;
         let (mut items, mut stored_len) = (Vec::new(), 0);
+        let mut known: Option<(Alike<'_>, usize)> = None;
         for item in batch::items(self.body) {
             let item = item.map_err(|error| failed(response::SYSTEM_ERROR, error.to_string()))?;
-            self.check_not_waiting(item.properties)?;
-            let suffix = suffixes.place_for(item.properties);
-            stored_len += record::OVERHEAD_V4 + topic.config.name.len() + suffix.len();
+            let alike = known
+                .as_ref()
+                .and_then(|(alike, suffix)| Some((alike.read(item.properties)?, *suffix)));
+            let (said, suffix) = match alike {
+                Some(alike) => alike,
+                None => {
+                    self.check_not_waiting(item.properties)?;
+                    let said = Said::of(item.properties);
+                    let suffix = suffixes.place_for(item.properties);
+                    known = Alike::new(item.properties, said).map(|alike| (alike, suffix));
+                    (said, suffix)
+                }
+            };
+            stored_len += record::OVERHEAD_V4 + topic.config.name.len();
+            stored_len += suffixes.text(suffix).len();
             stored_len += item.body.len() + item.properties.len() + 1;
             check_message(0, 0, stored_len, BATCH_GROWTH_MAX * len_max)?;
-            items.push((item, suffix));
+            items.push((item, said, suffix));
         }
         if items.is_empty() {
             return Err(failed(response::SYSTEM_ERROR, "the batch is empty"));
         }
         let common = self.parts(topic, queue_id, (0, &[]), PropertiesParts::default())?;
+        let of_all: Vec<_> = suffixes.texts().map(|text| (text, Said::of(text))).collect();
         let mut messages = Vec::with_capacity(items.len());
-        for (item, suffix) in &items {
-            let message = BatchMessage::new(&common, *item, suffixes.text(suffix), topic.keys);
-            let properties_len = message.properties().len();
+        for (item, said, suffix) in items {
+            let (text, of_all) = of_all.get(suffix).expect("the loop before has made it");
+            let message = BatchMessage::new(&common, (item, said), (text, of_all), topic.keys);
+            let properties_len = message.properties.len();
             check_message(common.topic.len(), properties_len, item.body.len(), len_max)?;
             messages.push(message);
         }
@@ -489,16 +504,16 @@ impl<'a> Suffixes<'a> {
         Ok(Self { pairs, cluster, text: Vec::new(), made: Vec::new() })
     }
 
-    /// Makes or finds the suffix for an item with these properties.
-    fn place_for(&mut self, item: &[u8]) -> Range<usize> {
+    /// Makes or finds the suffix for an item with these properties, and gives its place among all.
+    fn place_for(&mut self, item: &[u8]) -> usize {
         let mut left_out = 0_u32;
         for (index, (name, _)) in self.pairs.iter().enumerate() {
             if properties::iter(item).any(|(known, _)| known == *name) {
                 left_out |= 1 << index;
             }
         }
-        if let Some((_, place)) = self.made.iter().find(|(mask, _)| *mask == left_out) {
-            return place.clone();
+        if let Some(place) = self.made.iter().position(|(mask, _)| *mask == left_out) {
+            return place;
         }
         let start = self.text.len();
         for (index, (name, value)) in self.pairs.iter().enumerate() {
@@ -510,13 +525,17 @@ impl<'a> Suffixes<'a> {
             }
         }
         self.text.extend_from_slice(self.cluster);
-        let place = start..self.text.len();
-        self.made.push((left_out, place.clone()));
-        place
+        self.made.push((left_out, start..self.text.len()));
+        self.made.len() - 1
     }
 
-    fn text(&self, place: &Range<usize>) -> &[u8] {
-        self.text.get(place.clone()).unwrap_or_default()
+    /// The suffixes made so far, by their places.
+    fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        self.made.iter().map(|(_, range)| self.text.get(range.clone()).unwrap_or_default())
+    }
+
+    fn text(&self, place: usize) -> &[u8] {
+        self.texts().nth(place).unwrap_or_default()
     }
 }
 
