@@ -8,7 +8,8 @@ use ringmq_client::{Client, Delivery};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The name tells this process from others of the machine, also after a restart: its offsets
     // are kept under it, in `.ringmq_offsets` of the user's home.
-    let builder = Client::builder("127.0.0.1:9876").instance_name("cache-1");
+    let name_server = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:9876".into());
+    let builder = Client::builder(&name_server).instance_name("cache-1");
     let client = builder.connect().await?;
     let consumer = client
         .push_consumer("example-caches")

@@ -6,7 +6,8 @@ use ringmq_client::{Client, Delivery, OrderedVerdict, StartFrom};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let client = Client::connect("127.0.0.1:9876").await?;
+    let name_server = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:9876".into());
+    let client = Client::connect(&name_server).await?;
     let consumer = client
         .push_consumer("example-ordered")
         .subscribe("example-rust", "*")

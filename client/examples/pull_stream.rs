@@ -7,7 +7,8 @@ use ringmq_client::Client;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let client = Client::connect("127.0.0.1:9876").await?;
+    let name_server = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:9876".into());
+    let client = Client::connect(&name_server).await?;
     // `subscribe` in place of `topic` shares the queues with other members of the group.
     let mut consumer = client.pull_consumer("example-stream").topic("example-rust").start().await?;
     {

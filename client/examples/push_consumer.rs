@@ -7,7 +7,8 @@ use ringmq_client::{Client, Delivery, StartFrom, Verdict};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let client = Client::connect("127.0.0.1:9876").await?;
+    let name_server = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:9876".into());
+    let client = Client::connect(&name_server).await?;
     let consumer = client
         .push_consumer("example-push")
         .subscribe("example-rust", "*")

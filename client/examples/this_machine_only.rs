@@ -41,7 +41,8 @@ impl Allocate for ThisMachineOnly {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let client = Client::connect("127.0.0.1:9876").await?;
+    let name_server = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:9876".into());
+    let client = Client::connect(&name_server).await?;
     let ip = client.client_id().split('@').next().unwrap_or_default().to_owned();
     let consumer = client
         .push_consumer("example-machine")

@@ -113,9 +113,10 @@
 //! can grow has a bound: requests and bytes in flight per connection, sends in flight per
 //! producer, batches received ahead per consumer, cached routes.
 //!
-//! A task that waits for the answer to a send looks for it for up to 300 µs before its thread sleeps,
-//! yielding to other tasks, as long as answers tend to come that soon: near brokers answer faster than
-//! a sleeping processor wakes. That time counts as processor time of the application.
+//! In a runtime of one thread, a task that waits for the answer to a send looks for it for up to 300 µs
+//! before its thread sleeps, yielding to other tasks, as long as answers tend to come that soon: near
+//! brokers answer faster than a sleeping processor wakes. One task of a process does so at a time. That
+//! time counts as processor time of the application.
 //!
 //! Inside: `remoting` is one connection per address, with requests and answers; `route` turns what
 //! a name server says into queues; `client` keeps routes fresh and groups registered; on top of

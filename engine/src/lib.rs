@@ -90,7 +90,7 @@ pub use recovery::RecoveryReport;
 pub use shard::{
     Acknowledge, Appended, CommitBy, FoundRecord, Hold, KeyLimits, KeyOutcome, KeySearch,
     ReadAtOutcome, ReadLimits, ReadOutcome, SearchOutcome, Shard, ShardLimits, ShardStats,
-    StoreTime, StoredRecord, Trimmed,
+    StoreTime, StoredRecord, Trimmed, WRITE_DELAY_MS,
 };
 pub use store::{DiskBudget, OpenStore, Store, StoreGuard, StoreOptions};
 pub use units::{EpochMillis, LogOffset, QueueOffset, Sequence};

@@ -320,15 +320,16 @@ impl<T> Waiting<T> {
         if let Some(state) = self.state.clone()
             && let Some(look) = state.spin.start()
         {
-            while look.is_worth_it() {
+            while look.goes_on() {
                 let seen = poll_fn(|context| Poll::Ready(Pin::new(&mut self).poll(context))).await;
                 if let Poll::Ready(outcome) = seen {
-                    look.succeeded();
+                    if outcome.is_some() {
+                        look.succeeded();
+                    }
                     return outcome;
                 }
                 yield_now().await;
             }
-            look.failed();
         }
         self.await
     }

@@ -639,7 +639,8 @@ impl RingShard {
     }
 
     /// Takes a shard that was just opened off its ring, for a driver of the caller's own: one that
-    /// performs the operations of [`Shard::next_op`] in its own way. The files stay as they are.
+    /// performs the operations of [`Shard::next_op`] in its own way. The files stay as they are. In a
+    /// buffered store such a driver also minds [`Shard::delays_writes`].
     pub fn into_shard(self) -> Shard {
         self.shard
     }

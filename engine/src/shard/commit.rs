@@ -23,7 +23,7 @@ use crate::units::{Sequence, index, wide};
 
 /// How long a group in shared memory waits for others that the same write takes to the device: after
 /// so many milliseconds the driver calls [`Shard::hurry_writes`].
-pub(crate) const WRITE_DELAY_MS: u32 = 5;
+pub const WRITE_DELAY_MS: u32 = 5;
 /// How many bytes of them are worth a write before that.
 const WORTH_A_WRITE: usize = 1 << 20;
 
@@ -142,9 +142,11 @@ impl Shard {
         }
     }
 
-    /// Whether closed groups wait although the device could have them. In a durable store, where a
-    /// group that is small for its write is not closed yet, none does.
-    pub(crate) fn delays_writes(&self) -> bool {
+    /// Whether closed groups wait although the device could have them: the driver calls
+    /// [`hurry_writes`](Self::hurry_writes) [`WRITE_DELAY_MS`](crate::WRITE_DELAY_MS) after this has
+    /// become true. In a durable store, where a group that is small for its write is not closed yet, none
+    /// waits.
+    pub fn delays_writes(&self) -> bool {
         self.acknowledge == Acknowledge::Buffered
             && self.unwritten.count > 0
             && self.unwritten.bytes < self.worth_a_write()
@@ -161,8 +163,8 @@ impl Shard {
         self.unwritten.count > 0 && !self.delays_writes()
     }
 
-    /// Has the device get what waits to be worth a write.
-    pub(crate) fn hurry_writes(&mut self) {
+    /// Has the device get what waits to be worth a write, with the next operations.
+    pub fn hurry_writes(&mut self) {
         self.unwritten.is_urgent = self.unwritten.count > 0;
     }
 

@@ -49,7 +49,7 @@ use append::OpenGroup;
 use blocks::BlockReads;
 use checkpoint::CheckpointState;
 use cold::{ChunkKey, Cold};
-pub(crate) use commit::WRITE_DELAY_MS;
+pub use commit::WRITE_DELAY_MS;
 use commit::{PendingGroup, Unwritten};
 use keys::Inbox;
 use prepare::Segments;
